@@ -1,0 +1,431 @@
+/// Decant: language models inside your own process.
+///
+///   auto model   = decant::Model::load("model.gguf").value();
+///   auto session = model.session().value();
+///   session.append(decant::Message{"user", "Why is the sky blue?"}).value();
+///   auto reply   = session.generate({.max_tokens = 200}).value();
+///   while (auto piece = reply.next()) std::cout << *piece << std::flush;
+///
+/// Three classes do the work: Model (weights, tokenizer, engine), Session (one sequence of tokens with
+/// its KV pages) and Sampler (how the next token is chosen). Every call that can fail returns a
+/// Result; the library never throws, prints or ends the process. Paths and texts are UTF-8.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#define DECANT_VERSION_MAJOR 0
+#define DECANT_VERSION_MINOR 1
+#define DECANT_VERSION_PATCH 0
+
+#if defined(_WIN32) && defined(DECANT_SHARED)
+#if defined(DECANT_BUILDING)
+#define DECANT_API __declspec(dllexport)
+#else
+#define DECANT_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__) && !defined(_WIN32)
+#define DECANT_API __attribute__((visibility("default")))
+#else
+#define DECANT_API
+#endif
+
+namespace decant {
+
+namespace detail {
+struct ErrorText;
+struct ModelState;
+struct SessionState;
+struct ReplyState;
+}  // namespace detail
+
+/// The index of an entry of the model's vocabulary.
+using Token = std::int32_t;
+
+/// What kind of failure it was. New codes are appended; the numbers never change.
+enum class ErrorCode : int {
+  none = 0,
+  invalid_argument = 1,  ///< an argument or option is out of its range
+  invalid_state = 2,     ///< the object cannot do this now (for example text after messages)
+  busy = 3,              ///< a reply is in flight on this session
+  would_block = 4,       ///< waiting inside a callback would wait for itself
+  not_found = 5,         ///< no such file
+  io = 6,                ///< reading or writing failed
+  invalid_file = 7,      ///< the file's contents break the rules of its format
+  unsupported = 8,       ///< well formed, but not something this build can run
+  out_of_memory = 9,     ///< the system or the KV pool has no more
+  context_full = 10,     ///< more tokens than the session can hold
+  no_valid_token = 11,   ///< nothing is left to sample from (all logits -inf or NaN)
+  callback_failed = 12,  ///< a callback of the host threw or asked to stop
+  internal = 13,         ///< a defect of the library; please report it
+};
+
+/// The code's name, for example "invalid_argument". Never null.
+DECANT_API const char* error_code_name(ErrorCode code) noexcept;
+
+/// A failure: a code and a text of at most 1 KiB that says what, where and how to mend it.
+/// Copying shares the text. Thread-safe to copy and to destroy.
+class DECANT_API Error {
+ public:
+  Error() noexcept = default;
+  /// A host's own error, for example from its Reader. The text is cut at 1 KiB.
+  Error(ErrorCode code, std::string_view text) noexcept;
+  Error(const Error& other) noexcept;
+  Error(Error&& other) noexcept : text_(std::exchange(other.text_, nullptr)) {}
+  Error& operator=(Error other) noexcept {
+    std::swap(text_, other.text_);
+    return *this;
+  }
+  ~Error();
+  ErrorCode code() const noexcept;           ///< none for a default-constructed Error
+  std::string_view message() const noexcept;  ///< ends with a zero byte; lives as long as this Error
+  explicit operator bool() const noexcept { return text_ != nullptr; }
+
+ private:
+  detail::ErrorText* text_ = nullptr;
+};
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+#define DECANT_EXCEPTIONS 1
+/// What `value()` throws. The library itself never throws it across its boundary.
+class Exception : public std::exception {
+ public:
+  explicit Exception(Error error) noexcept : error_(std::move(error)) {}
+  const char* what() const noexcept override { return error_.message().data(); }
+  const Error& error() const noexcept { return error_; }
+
+ private:
+  Error error_;
+};
+#endif
+
+/// A value or an Error. `operator*` and `operator->` may be used only when it holds a value;
+/// `value()` throws decant::Exception otherwise and exists only where the host has exceptions.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Error error) noexcept : error_(std::move(error)) {}
+  explicit operator bool() const noexcept { return value_.has_value(); }
+  const Error& error() const noexcept { return error_; }
+  T& operator*() & noexcept { return *value_; }
+  const T& operator*() const& noexcept { return *value_; }
+  T&& operator*() && noexcept { return std::move(*value_); }
+  T* operator->() noexcept { return &*value_; }
+  const T* operator->() const noexcept { return &*value_; }
+#ifdef DECANT_EXCEPTIONS
+  T& value() & {
+    if (!value_) throw Exception(error_);
+    return *value_;
+  }
+  T value() && {
+    if (!value_) throw Exception(error_);
+    return std::move(*value_);
+  }
+#endif
+
+ private:
+  std::optional<T> value_;
+  Error error_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() noexcept = default;
+  Result(Error error) noexcept : error_(std::move(error)) {}
+  explicit operator bool() const noexcept { return !error_; }
+  const Error& error() const noexcept { return error_; }
+#ifdef DECANT_EXCEPTIONS
+  void value() const {
+    if (error_) throw Exception(error_);
+  }
+#endif
+
+ private:
+  Error error_;
+};
+using Status = Result<void>;
+
+// ---------------------------------------------------------------------------------------- model
+
+/// The host's own file: an archive, an encrypted container, a download. Used only during
+/// Model::load and Model::inspect, from one thread at a time.
+class DECANT_API Reader {
+ public:
+  virtual ~Reader();
+  /// The file's size in bytes; asked once.
+  virtual std::uint64_t size() = 0;
+  /// Fills `to` with the bytes that begin at `offset`; all of them or an Error.
+  virtual Status read(std::uint64_t offset, std::span<std::byte> to) = 0;
+  /// A name for error texts.
+  virtual std::string_view name() const = 0;
+};
+
+enum class Backend { cpu, reference };
+/// How keys and values are stored. `automatic` is f16, and f32 for the reference backend.
+enum class KvType { automatic, f32, f16 };
+enum class LogLevel { info, warning };
+
+struct ModelOptions {
+  Backend backend = Backend::cpu;
+  int threads = 0;              ///< 0: one per processor, at most 64
+  std::size_t context = 0;      ///< tokens a session may hold; 0: min(the model's, 4096)
+  std::size_t sessions = 1;     ///< the KV pool holds so many full sessions
+  std::size_t kv_memory = 0;    ///< bytes of the KV pool; 0: by `context` and `sessions`
+  KvType kv_keys = KvType::automatic;
+  KvType kv_values = KvType::automatic;
+  std::size_t chunk = 512;      ///< most prompt tokens in one pass, 1..4096; never changes results
+  bool mapped = false;          ///< map weights instead of reading them: the file must not shrink
+  bool vocabulary_only = false;  ///< load the tokenizer alone
+  /// Called during load with 0..1, never falling; 1 only on success. Return false to cancel.
+  bool (*progress)(void* user, float fraction) = nullptr;
+  void* progress_user = nullptr;
+  /// Warnings and facts, one line each, from the loading thread. Nothing is printed without it.
+  void (*log)(void* user, LogLevel level, std::string_view line) = nullptr;
+  void* log_user = nullptr;
+};
+
+struct TextOptions {
+  bool add_bos = true;   ///< put the begin token in front if the model wants one
+  bool special = true;   ///< text that looks like a special token becomes that token
+};
+
+struct ModelInfo {
+  std::string architecture;
+  std::string name;
+  std::uint64_t parameters = 0;
+  std::size_t n_layers = 0, n_embd = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, n_vocab = 0;
+  std::size_t trained_context = 0;  ///< tokens the model was trained on
+  std::size_t context = 0;          ///< tokens a session may hold
+  std::size_t kv_bytes_per_token = 0;
+  std::size_t kv_pool_bytes = 0;
+};
+
+/// What a file says about itself, from its headers alone.
+struct FileInfo {
+  struct Tensor {
+    std::string name;
+    std::string type;
+    std::vector<std::uint64_t> shape;  ///< rows first: [out, in]
+  };
+  std::string format;
+  std::string architecture;
+  std::uint64_t parameters = 0;
+  std::vector<Tensor> tensors;
+  std::string tokenizer;
+  std::string chat_template;
+  std::vector<std::pair<std::string, std::string>> metadata;  ///< arrays are shown by type and length
+};
+
+/// One message of a conversation. `json` may carry an object merged into what the chat template sees.
+struct Message {
+  std::string role;
+  std::string content;
+  std::string json = {};
+};
+
+class Session;
+
+/// Weights, tokenizer and the engine that runs them. A cheap, reference-counted, move-only handle:
+/// Sessions and Replies keep what they need alive, so any order of destruction is safe.
+/// Every member may be called from any thread.
+class DECANT_API Model {
+ public:
+  /// Loads a GGUF file, or all its parts when `path` names the first (-00001-of-000NN).
+  /// Errors: not_found, io, invalid_file, unsupported, out_of_memory, invalid_argument,
+  /// callback_failed (progress returned false).
+  static Result<Model> load(std::string_view path, const ModelOptions& options = {});
+  /// The same from memory, which need only live until load returns (with `mapped`: as long as the
+  /// Model and everything made from it).
+  static Result<Model> load(std::span<const std::byte> file, const ModelOptions& options = {});
+  /// The same from the host's reader, one for each part of the file, in order.
+  static Result<Model> load(std::span<Reader* const> parts, const ModelOptions& options = {});
+  /// Reads headers only.
+  static Result<FileInfo> inspect(std::string_view path);
+
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  const ModelInfo& info() const noexcept;
+
+  /// Token ids of a text (any bytes). Errors: unsupported (a tokenizer this build does not know),
+  /// invalid_argument (more than 2^31 - 1 bytes).
+  Result<std::vector<Token>> tokenize(std::string_view text, const TextOptions& options = {}) const;
+  /// The exact bytes of the tokens, special tokens included. Errors: unsupported,
+  /// invalid_argument (an id outside the vocabulary).
+  Result<std::string> detokenize(std::span<const Token> tokens) const;
+  /// The conversation as the model's prompt. Errors: unsupported, invalid_argument.
+  Result<std::string> render(std::span<const Message> messages, bool add_generation_prompt = true) const;
+
+  /// A new, empty session. Errors: invalid_state (loaded with vocabulary_only), out_of_memory.
+  Result<Session> session();
+
+ private:
+  friend class Session;
+  explicit Model(std::shared_ptr<detail::ModelState> state) noexcept;
+  std::shared_ptr<detail::ModelState> state_;
+};
+
+// -------------------------------------------------------------------------------------- sampler
+
+/// The steps that turn logits into a distribution, applied in the order of Sampler::order.
+enum class SamplerStep : std::uint8_t { penalties, top_k, typical, top_p, min_p, temperature };
+
+/// How the next token is chosen. A plain value; also works alone on any span of logits.
+/// Each step keeps at least one token. Ties go to the lower id. Random numbers are keyed by
+/// (seed, sample_index, position), so a draw does not depend on what happened before it.
+struct DECANT_API Sampler {
+  float temperature = 1.0f;         ///< >= 0; 0: greedy
+  int top_k = 0;                    ///< keep the k most likely; <= 0: off
+  float top_p = 1.0f;               ///< nucleus; in [0, 1], 1: off
+  float min_p = 0.0f;               ///< keep p >= min_p * max(p); in [0, 1], 0: off
+  float typical_p = 1.0f;           ///< locally typical sampling (Meister et al. 2022); in [0, 1], 1: off
+  float repetition_penalty = 1.0f;  ///< > 0; divides positive logits, multiplies negative (Keskar et al. 2019)
+  float frequency_penalty = 0.0f;   ///< subtracted once per occurrence
+  float presence_penalty = 0.0f;    ///< subtracted once if the token occurred
+  std::size_t penalty_last = SIZE_MAX;  ///< tokens of history that the penalties look at
+  std::optional<std::uint64_t> seed = {};  ///< none: drawn from the system and reported in the stats
+  std::uint32_t sample_index = 0;   ///< tells parallel samples of one seed apart
+  /// Steps that are left out do not happen.
+  std::vector<SamplerStep> order = {SamplerStep::penalties, SamplerStep::top_k, SamplerStep::typical,
+                                    SamplerStep::top_p, SamplerStep::min_p, SamplerStep::temperature};
+
+  static Sampler greedy();    ///< always the most likely token
+  static Sampler precise();   ///< facts, code, extraction
+  static Sampler balanced();  ///< assistants
+  static Sampler creative();  ///< stories, characters
+
+  /// Fields out of range. Called by everything below.
+  Status validate() const;
+  /// Plain-language warnings about combinations that rarely do what is wanted.
+  std::vector<std::string> review() const;
+  /// The final distribution, exact 0 for dropped tokens. NaN counts as -inf; if any logit is +inf,
+  /// those share everything. Errors: invalid_argument, no_valid_token.
+  Result<std::vector<double>> probabilities(std::span<const float> logits,
+                                            std::span<const Token> history = {}) const;
+  /// Chooses a token. Without a seed, seed 0 is used here. Errors: invalid_argument, no_valid_token.
+  Result<Token> sample(std::span<const float> logits, std::span<const Token> history = {},
+                       std::uint64_t position = 0) const;
+};
+
+// ---------------------------------------------------------------------------- session and reply
+
+struct GenerateOptions {
+  std::size_t max_tokens = SIZE_MAX;  ///< 0: success with no tokens
+  Sampler sampler = {};
+  std::vector<std::string> stop = {};  ///< the reply ends before the first of these; none may be empty
+  bool ignore_end = false;            ///< go on after the model's end token
+  /// May change the logits of each token before the sampler sees them. `history` is the session's
+  /// tokens. Runs on the model's worker without locks. Return false to end with callback_failed.
+  bool (*process_logits)(void* user, std::span<const Token> history, std::span<float> logits) = nullptr;
+  void* process_logits_user = nullptr;
+};
+
+enum class FinishReason {
+  none,          ///< still running, or ended by an error: see status()
+  end_token,     ///< the model ended its turn
+  stop_string,   ///< one of GenerateOptions::stop
+  max_tokens,
+  context_full,  ///< the session holds as many tokens as it can
+  stopped,       ///< stop()
+  cancelled,     ///< cancel(), or the Reply was dropped
+};
+/// The reason's name, for example "end_token". Never null.
+DECANT_API const char* finish_reason_name(FinishReason reason) noexcept;
+
+struct ReplyStats {
+  std::size_t prompt_tokens = 0;    ///< tokens of the session before the first new one
+  std::size_t cached_tokens = 0;    ///< of these, already in the KV cache
+  std::size_t tokens = 0;           ///< tokens generated, an end token included
+  double ttft_ms = 0;               ///< time to first token, from the call of generate
+  double tpot_ms = 0;               ///< mean time per output token after the first
+  double tokens_per_second = 0;     ///< 1000 / tpot_ms
+  std::uint64_t seed = 0;           ///< repeats this reply
+};
+
+/// A reply in flight. Move-only; dropping it cancels. `stop` and `cancel` may be called from any
+/// thread, the rest from one thread at a time.
+class DECANT_API Reply {
+ public:
+  Reply(Reply&&) noexcept;
+  Reply& operator=(Reply&&) noexcept;
+  ~Reply();
+
+  /// Waits for more text. Whole UTF-8 characters only, except bytes of the model that can never
+  /// become one: these pass unchanged, so all pieces together are exactly the detokenised bytes
+  /// (cut before a stop string). Empty at the end, on errors (see status()) and inside a callback.
+  /// The view lives until the next call on this Reply.
+  std::optional<std::string_view> next();
+  /// The same without waiting; empty also when nothing is ready yet.
+  std::optional<std::string_view> try_next();
+  /// Waits until the reply has ended. Errors: that of the reply, would_block inside a callback.
+  Status wait();
+  /// Ends the reply and keeps what came. Effective within one step.
+  void stop() noexcept;
+  /// Ends the reply and takes the session back to before generate. Effective within one step.
+  void cancel() noexcept;
+
+  bool finished() const noexcept;
+  /// Success while running and after a normal end; otherwise why it ended.
+  Status status() const;
+  FinishReason finish_reason() const noexcept;
+  ReplyStats stats() const;
+  /// The tokens so far (a copy), an end token included.
+  std::vector<Token> tokens() const;
+
+ private:
+  friend class Session;
+  explicit Reply(std::shared_ptr<detail::ReplyState> state) noexcept;
+  std::shared_ptr<detail::ReplyState> state_;
+};
+
+/// One sequence of tokens and its KV pages. Move-only; used from one thread at a time. While a
+/// Reply is in flight, changing calls answer `busy`. A failed call changes nothing.
+class DECANT_API Session {
+ public:
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  /// Adds a message; the next generate renders the conversation and answers it. A session holds
+  /// either messages or raw text and tokens; mixing is invalid_state.
+  Status append(const Message& message);
+  /// Adds raw text; the first text of a session gets the begin token if the model wants one.
+  Status append(std::string_view text, const TextOptions& options = {});
+  Status append(std::span<const Token> tokens);
+
+  /// Starts a reply. Errors: busy, invalid_argument, invalid_state (nothing to continue),
+  /// context_full, unsupported.
+  Result<Reply> generate(const GenerateOptions& options = {});
+
+  /// Runs what was appended and gives the logits that predict the next token, [n_vocab]. The span
+  /// lives until the next call on this Session. For those who choose tokens themselves.
+  Result<std::span<const float>> logits();
+  /// Logits after each of the last `rows.size() / n_vocab` tokens, row-major.
+  Status logits(std::span<float> rows);
+
+  /// Forgets all tokens from position `n_tokens` on, exactly. A chat session rewinds to whole
+  /// messages: use it with 0 there. Errors: busy, invalid_argument, invalid_state.
+  Status rewind(std::size_t n_tokens);
+
+  std::span<const Token> tokens() const noexcept;  ///< lives until the next call on this Session
+  std::span<const Message> messages() const noexcept;  ///< the same
+
+ private:
+  friend class Model;
+  explicit Session(std::shared_ptr<detail::SessionState> state) noexcept;
+  std::shared_ptr<detail::SessionState> state_;
+};
+
+}  // namespace decant
