@@ -1,0 +1,45 @@
+// The vocabulary of a GGUF file as validated plain data: pieces, scores, types, merges and the
+// special ids (metadata keys tokenizer.ggml.* and tokenizer.chat_template). It does not decide
+// whether a tokenizer for it exists; text/tokenizer.hpp does.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace decant::detail {
+
+class Gguf;
+
+/// Values as in the files (tokenizer.ggml.token_type).
+enum class TokenType : std::uint8_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6,
+};
+
+/// All views point into the Gguf and live as long as it does.
+struct Vocabulary {
+  std::string_view model;               ///< "gpt2", "llama", ...
+  std::string_view pre;                 ///< the pre-tokenizer's name; "default" if the file has none
+  std::vector<std::string_view> tokens;  // [n_vocab]
+  std::vector<float> scores;            // [n_vocab], or empty
+  std::vector<TokenType> types;         // [n_vocab]; all normal if the file says nothing
+  std::vector<std::string_view> merges;  ///< "left right", best first
+  std::optional<Token> bos, eos, eot, unk, pad;
+  std::optional<bool> add_bos, add_eos, add_space_prefix;  ///< empty: the tokenizer's default
+  std::string_view chat_template;       ///< Jinja source, or empty
+};
+
+/// Errors: unsupported (the file has no vocabulary), invalid_file naming the key (a value of a
+/// wrong type, sizes that differ, ids outside the vocabulary, unknown token types, scores that are
+/// not finite).
+Result<Vocabulary> read_vocabulary(const Gguf& file);
+
+}  // namespace decant::detail
