@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/platform/platform.hpp"
 
@@ -29,8 +30,7 @@ class File final : public Reader {
   Result<std::span<const std::byte>> map();
 
  private:
-  File(FileHandle handle, std::uint64_t size, std::string_view path)
-      : handle_(handle), size_(size), path_(path) {}
+  File(FileHandle handle, std::string path) noexcept : handle_(handle), path_(std::move(path)) {}
   FileHandle handle_ = kNoFile;
   std::uint64_t size_ = 0;
   std::string path_;
