@@ -1,0 +1,15 @@
+# 64-bit Arm from Debian or Ubuntu: g++-aarch64-linux-gnu, run by qemu-user.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+find_program(QEMU_AARCH64 NAMES qemu-aarch64 qemu-aarch64-static)
+if(QEMU_AARCH64)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QEMU_AARCH64} -L /usr/aarch64-linux-gnu)
+endif()
+include(${CMAKE_CURRENT_LIST_DIR}/header_packages.cmake)
+# Catch2 2.x is headers alone; a compiled Catch2 3.x of this machine does not serve here.
+decant_header_package(Catch2 Catch2::Catch2 catch2/catch.hpp)
