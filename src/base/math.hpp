@@ -1,0 +1,106 @@
+// exp, log, tanh, sin, cos and pow in double with the same bits on every system: nothing but
+// + - * / of IEEE double, no fused operations, no call of the C library, whose functions differ
+// from one version to the next. Within 2 ulp (measured in tests/unit/base/math_test.cpp).
+//
+// Argument reduction after Cody & Waite, Software Manual for the Elementary Functions (1980); the
+// forms follow Muller, Elementary Functions (3rd ed., 2016). Polynomials are Taylor series, cut
+// where the next term is below a tenth of an ulp, so every coefficient is a plain fraction.
+// Caller: FloatMode must hold; the file that includes this includes base/fp_contract.hpp first.
+#pragma once
+
+#include "base/fp_contract.hpp"
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace decant::detail {
+
+/// Adding 1.5 * 2^52 leaves the nearest integer (ties to even) in the low bits of the sum.
+inline constexpr double kMathRound = 0x1.8p52;
+
+/// The nearest integer, ties to even, for |x| < 2^51. Vectorises, unlike a call.
+inline double math_rint(double x) { return (x + kMathRound) - kMathRound; }
+
+/// 2^k for an integer k in [-1022, 1023].
+inline double math_pow2(double k) {
+  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(k + kMathRound) + 1023) << 52);
+}
+
+/// `yes` or `no` without a branch, which the compiler would thread through all that follows and so
+/// keep the loop around it from vectorising.
+inline double math_select(bool condition, double yes, double no) {
+  const std::uint64_t mask = -static_cast<std::uint64_t>(condition);
+  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(yes) & mask) |
+                               (std::bit_cast<std::uint64_t>(no) & ~mask));
+}
+
+/// x = k ln 2 + r with |r| <= ln(2) / 2; expm1 = exp(r) - 1.
+struct MathExp {
+  double k;
+  double expm1;
+};
+
+/// |x| < 2^20.
+inline MathExp math_exp_reduced(double x) {
+  constexpr double log2e = 0x1.71547652b82fep+0;
+  constexpr double ln2_high = 0x1.62e42fefa3800p-1;  // 42 bits: k * ln2_high is exact
+  constexpr double ln2_low = 0x1.ef35793c76730p-45;
+  const double k = math_rint(x * log2e);
+  const double r = (x - k * ln2_high) - k * ln2_low;
+  // exp(r) - 1 - r = r^2 q
+  double q = 1.0 / 6227020800.0;
+  q = q * r + 1.0 / 479001600.0;
+  q = q * r + 1.0 / 39916800.0;
+  q = q * r + 1.0 / 3628800.0;
+  q = q * r + 1.0 / 362880.0;
+  q = q * r + 1.0 / 40320.0;
+  q = q * r + 1.0 / 5040.0;
+  q = q * r + 1.0 / 720.0;
+  q = q * r + 1.0 / 120.0;
+  q = q * r + 1.0 / 24.0;
+  q = q * r + 1.0 / 6.0;
+  q = q * r + 0.5;
+  return {k, r + r * r * q};
+}
+
+/// e^x; 0 below about -745.13, infinity above about 709.78, NaN for NaN. Subnormal results are
+/// rounded once. No branches.
+inline double exp_d(double x) {
+  x = math_select(x < -746.0, -746.0, x);
+  x = math_select(x > 710.0, 710.0, x);
+  const MathExp e = math_exp_reduced(x);
+  const double half = math_rint(0.5 * e.k);  // in two steps: k goes beyond the exponents of double
+  return (1.0 + e.expm1) * math_pow2(half) * math_pow2(e.k - half);
+}
+
+/// (e^2x - 1) / (e^2x + 1); NaN for NaN, keeps the sign of zero. No branches.
+inline double tanh_d(double x) {
+  constexpr std::uint64_t sign_bit = 0x8000000000000000u;
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
+  const double magnitude = std::bit_cast<double>(bits & ~sign_bit);
+  const MathExp e = math_exp_reduced(2.0 * math_select(magnitude > 20.0, 20.0, magnitude));
+  const double scale = math_pow2(e.k);
+  const double expm1 = scale * e.expm1 + (scale - 1.0);
+  const double t = expm1 / (expm1 + 2.0);
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(t) | (bits & sign_bit));
+}
+
+/// The natural logarithm; -infinity for 0, NaN below 0 and for NaN.
+double log_d(double x);
+
+/// Sine and cosine in one, as RoPE wants them.
+struct SinCos {
+  double sin;
+  double cos;
+};
+
+/// |x| <= 2^26 pi / 2, about 1e8; NaN beyond and for NaN.
+SinCos sincos_d(double x);
+inline double sin_d(double x) { return sincos_d(x).sin; }
+inline double cos_d(double x) { return sincos_d(x).cos; }
+
+/// x^y for x >= 0; NaN for x < 0 and where either is NaN, except x^0 = 1.
+double pow_d(double x, double y);
+
+}  // namespace decant::detail
