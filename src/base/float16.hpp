@@ -7,16 +7,18 @@
 
 namespace decant::detail {
 
-/// NaNs keep their payload.
+/// NaNs keep their payload. Without branches, so that loops over it become vector code.
 constexpr float f16_to_f32(std::uint16_t half) noexcept {
   const std::uint32_t sign = (half & 0x8000u) << 16;
-  const std::uint32_t magnitude = half & 0x7fffu;
+  const std::int32_t magnitude = half & 0x7fff;
   // A subnormal is an integer times 2^-24: exact, and no float subnormal is touched on the way.
-  const auto tiny = std::bit_cast<std::uint32_t>(
-      static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f);
-  const std::uint32_t rebias = magnitude >= 0x7c00u ? 224u << 23 : 112u << 23;
-  const std::uint32_t bits = magnitude < 0x400u ? tiny : (magnitude << 13) + rebias;
-  return std::bit_cast<float>(sign | bits);
+  const auto tiny = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  const auto is_tiny = static_cast<std::uint32_t>((magnitude - 0x400) >> 31);   // all ones or 0
+  const auto not_finite = static_cast<std::uint32_t>((0x7bff - magnitude) >> 31);
+  constexpr std::uint32_t kRebias = 112u << 23;
+  const std::uint32_t normal =
+      (static_cast<std::uint32_t>(magnitude) << 13) + kRebias + (not_finite & kRebias);
+  return std::bit_cast<float>(sign | (tiny & is_tiny) | (normal & ~is_tiny));
 }
 
 /// Values of 65520 and more become infinity; NaNs become quiet.

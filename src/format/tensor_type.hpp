@@ -18,7 +18,6 @@ enum class TensorType : std::uint32_t {
   Q5_0 = 6,
   Q5_1 = 7,
   Q8_0 = 8,
-  Q8_1 = 9,
   Q2_K = 10,
   Q3_K = 11,
   Q4_K = 12,
