@@ -1,6 +1,7 @@
 // exp, log, tanh, sin, cos and pow in double with the same bits on every system: nothing but
 // + - * / of IEEE double, no fused operations, no call of the C library, whose functions differ
-// from one version to the next. Within 2 ulp (measured in tests/unit/base/math_test.cpp).
+// from one version to the next. Errors in ulp, as tested: exp 1, log 1, sin and cos 1, pow 1.5,
+// tanh 2.5.
 //
 // Argument reduction after Cody & Waite, Software Manual for the Elementary Functions (1980); the
 // forms follow Muller, Elementary Functions (3rd ed., 2016). Polynomials are Taylor series, cut
@@ -11,6 +12,7 @@
 #include "base/fp_contract.hpp"
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -25,14 +27,6 @@ inline double math_rint(double x) { return (x + kMathRound) - kMathRound; }
 /// 2^k for an integer k in [-1022, 1023].
 inline double math_pow2(double k) {
   return std::bit_cast<double>((std::bit_cast<std::uint64_t>(k + kMathRound) + 1023) << 52);
-}
-
-/// `yes` or `no` without a branch, which the compiler would thread through all that follows and so
-/// keep the loop around it from vectorising.
-inline double math_select(bool condition, double yes, double no) {
-  const std::uint64_t mask = -static_cast<std::uint64_t>(condition);
-  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(yes) & mask) |
-                               (std::bit_cast<std::uint64_t>(no) & ~mask));
 }
 
 /// x = k ln 2 + r with |r| <= ln(2) / 2; expm1 = exp(r) - 1.
@@ -64,22 +58,36 @@ inline MathExp math_exp_reduced(double x) {
   return {k, r + r * r * q};
 }
 
-/// e^x; 0 below about -745.13, infinity above about 709.78, NaN for NaN. Subnormal results are
-/// rounded once. No branches.
-inline double exp_d(double x) {
-  x = math_select(x < -746.0, -746.0, x);
-  x = math_select(x > 710.0, 710.0, x);
+/// The range in which exp_d is neither 0 nor infinity lies inside; NaN stays.
+inline double math_exp_clamp(double x) {
+  x = x < -746.0 ? -746.0 : x;
+  return x > 710.0 ? 710.0 : x;
+}
+
+/// x in [-746, 710] or NaN.
+inline double math_exp_clamped(double x) {
   const MathExp e = math_exp_reduced(x);
   const double half = math_rint(0.5 * e.k);  // in two steps: k goes beyond the exponents of double
   return (1.0 + e.expm1) * math_pow2(half) * math_pow2(e.k - half);
 }
 
-/// (e^2x - 1) / (e^2x + 1); NaN for NaN, keeps the sign of zero. No branches.
+/// e^x; 0 below about -745.13, infinity above about 709.78, NaN for NaN. Subnormal results are
+/// rounded once.
+inline double exp_d(double x) { return math_exp_clamped(math_exp_clamp(x)); }
+
+/// x[i] = exp_d(x[i]), the same bits. In two loops, which g++ vectorises; it would not do so with
+/// one, where it follows the clamped values as branches of their own.
+inline void exp_row(double* x, std::size_t n) {  // x: [n]
+  for (std::size_t i = 0; i < n; ++i) x[i] = math_exp_clamp(x[i]);
+  for (std::size_t i = 0; i < n; ++i) x[i] = math_exp_clamped(x[i]);
+}
+
+/// (e^2x - 1) / (e^2x + 1); NaN for NaN, keeps the sign of zero.
 inline double tanh_d(double x) {
   constexpr std::uint64_t sign_bit = 0x8000000000000000u;
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
   const double magnitude = std::bit_cast<double>(bits & ~sign_bit);
-  const MathExp e = math_exp_reduced(2.0 * math_select(magnitude > 20.0, 20.0, magnitude));
+  const MathExp e = math_exp_reduced(2.0 * (magnitude > 20.0 ? 20.0 : magnitude));
   const double scale = math_pow2(e.k);
   const double expm1 = scale * e.expm1 + (scale - 1.0);
   const double t = expm1 / (expm1 + 2.0);
