@@ -1,0 +1,112 @@
+// What a model is, as data, and the operations that a backend runs.
+//
+// The forward pass is embed; for each layer qkv, attend, attention_output, gate_up, down; logits.
+// The seven operations are cut where a fused kernel ends. An operation ends with plain rows; post-
+// norm, residual and the next norm are the prologue of the operation that reads them. An operation
+// is a list of independent items: threads, clock and executor live outside, in the loop that runs
+// them.
+#pragma once
+
+#include "base/result.hpp"
+#include "format/tensor_type.hpp"
+#include "kv/kv_view.hpp"
+
+namespace decant::detail {
+
+/// Which coordinates of a head turn together: (2i, 2i + 1), or (i, i + dims / 2).
+enum class RopePairs : std::uint8_t { neighbours, halves };
+enum class Activation : std::uint8_t { silu, gelu_tanh };
+
+/// Rotary position embedding (Su et al. 2021): pair i of position p turns by
+/// p * position_scale * base^(-2i / dims) / factors[i].
+struct RopeSpec {
+  RopePairs pairs = RopePairs::neighbours;
+  int dims = 0;  // the first `dims` coordinates of a head turn
+  double base = 10000.0;
+  double position_scale = 1.0;  // linear scaling: 1 / factor
+  std::vector<float> factors;   // [dims / 2] or empty: llama3 scaling, as the file gives it
+  bool operator==(const RopeSpec&) const = default;
+};
+
+/// What differs between layers and architectures.
+struct LayerSpec {
+  int n_heads = 0, n_kv_heads = 0;
+  int key_dim = 0, value_dim = 0;  // width of a head
+  int n_ff = 0;
+  double attention_scale = 1.0;  // multiplies q.k
+  Activation activation = Activation::silu;
+  int rope = 0;                   // index into ModelSpec::ropes
+  int window = 0;                 // 0: sees everything before it
+  int kv_group = 0, kv_slot = 0;  // where its keys and values lie
+  int group() const { return n_heads / n_kv_heads; }
+};
+
+struct ModelSpec {
+  std::string architecture;
+  int n_embd = 0, n_vocab = 0;
+  std::uint64_t trained_context = 0;
+  double norm_eps = 1e-5;
+  double embedding_scale = 1.0;
+  std::vector<RopeSpec> ropes;
+  std::vector<LayerSpec> layers;
+  std::vector<KvGroupSpec> kv_groups;
+};
+
+/// A matrix as it lies in the file: `rows` rows of `cols` elements in blocks of `type`.
+struct Weight {
+  const std::byte* data =
+      nullptr;  // [rows][cols / block elements] blocks; null: the model has none
+  TensorType type{};
+  int rows = 0, cols = 0;
+  std::uint64_t row_bytes = 0;
+};
+
+/// Norm weights and biases; empty: the model has none.
+using Vector = std::vector<float>;
+
+struct LayerWeights {
+  Vector attention_norm, q_norm, k_norm, post_attention_norm;
+  Weight q, k, v, attention_output;
+  Vector q_bias, k_bias, v_bias, attention_output_bias;
+  Vector ffn_norm, post_ffn_norm;
+  Weight gate, up, down;
+  Vector gate_bias, up_bias, down_bias;
+};
+
+struct ModelWeights {
+  Weight embedding, head;  // head is the embedding again when the two are tied
+  Vector final_norm;
+  std::vector<LayerWeights> layers;
+};
+
+/// One token of a batch.
+struct Row {
+  std::int32_t sequence;  // index into Batch::sequences
+  std::int32_t position;
+  Token token;
+  float* logits;  // [n_vocab] when the row asks for logits, else null
+};
+
+/// The rows of a pass. Rows of a sequence stand together with ascending, adjacent positions; the
+/// positions before them are in its pages already.
+struct Batch {
+  std::span<const Row> rows;
+  std::span<const std::int32_t* const* const> sequences;  // block tables [sequence][kv group][page]
+  std::span<const KvView> kv;                             // [kv group]
+};
+
+enum class Operation : std::uint8_t { embed, qkv, attend, attention_output, gate_up, down, logits };
+
+/// Runs operations for one model. Not thread-safe but for `run`, which different threads may call
+/// at the same time for different items of one operation, each with its own `worker` number.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  /// Starts a pass over at most `max_rows` rows; `batch` must outlive it.
+  virtual void begin(const Batch& batch) = 0;
+  /// The number of items of an operation in this pass.
+  virtual std::size_t count(Operation op, int layer) const = 0;
+  virtual void run(Operation op, int layer, std::size_t item, int worker) noexcept = 0;
+};
+
+}  // namespace decant::detail
