@@ -45,7 +45,7 @@ need_build_tools() {
   need_packages g++=c++ cmake=cmake ninja-build=ninja libfmt-dev nlohmann-json3-dev libeigen3-dev
 }
 
-model_cache=${XDG_CACHE_HOME:-$HOME/.cache}/decant
+model_cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/decant
 
 sha256_of() {
   if command -v sha256sum >/dev/null 2>&1; then sha256sum "$1"; else shasum -a 256 "$1"; fi |

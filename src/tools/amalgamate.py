@@ -124,12 +124,11 @@ def stamp():
 BODY_HEAD = """
 // Compile this file with -std=c++20 and the headers of fmt and nlohmann-json on the include path;
 // with Eigen there too, the reference backend is built in (or define DECANT_NO_EIGEN). To keep the
-// library hidden inside a shared one, add -fvisibility=hidden.
+// library hidden inside a shared one, add -fvisibility=hidden. The file that defines
+// DECANT_IMPLEMENTATION should hold nothing else that computes: clang keeps our rule that forbids
+// fused multiply-adds to its end.
 #ifndef DECANT_BODY
 #define DECANT_BODY
-#ifndef DECANT_IMPLEMENTATION
-#include "decant.hpp"
-#endif
 #if !defined(DECANT_EIGEN) && !defined(DECANT_NO_EIGEN) && __has_include(<Eigen/Core>)
 #define DECANT_EIGEN
 #endif
