@@ -7,8 +7,18 @@
 
 #include <decant/decant.hpp>
 
+// fmt without its locale support, and without its abort where NDEBUG is not defined.
 #ifndef FMT_HEADER_ONLY
 #define FMT_HEADER_ONLY
+#endif
+#ifndef FMT_STATIC_THOUSANDS_SEPARATOR
+#define FMT_STATIC_THOUSANDS_SEPARATOR ','
+#endif
+#ifndef FMT_USE_LOCALE
+#define FMT_USE_LOCALE 0
+#endif
+#ifndef FMT_ASSERT
+#define FMT_ASSERT(condition, message) ((void)(condition))
 #endif
 #include <fmt/core.h>
 
