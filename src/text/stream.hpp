@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "text/automaton.hpp"
 
 namespace decant::detail {
 
@@ -29,26 +30,34 @@ class Utf8Stream {
 };
 
 /// Finds the first of some stop strings in a stream of bytes: the match that begins earliest,
-/// whatever the borders of the pieces pushed. Time is linear in the bytes pushed.
+/// whatever the borders of the pieces pushed and whichever match ends first. Time is linear in the
+/// bytes pushed.
 class StopStrings {
  public:
   StopStrings() = default;  ///< no stop strings: everything passes
   /// Errors: invalid_argument (an empty stop string).
   static Result<StopStrings> create(std::span<const std::string> stops);
 
-  /// Appends to `out` the bytes that can no longer be part of a stop string, at most up to the
-  /// match; only the longest suffix that a stop string could begin with is held. True once a stop
-  /// string was found: then nothing is held and further pushes are ignored.
+  /// Appends to `out` the bytes that can no longer be part of a match, at most up to where it
+  /// begins; only the longest suffix that a stop string begins with is held. True once it is
+  /// certain where the first match begins: then nothing is held and further pushes are ignored.
   bool push(std::string_view bytes, std::string& out);
-  /// The end of the stream: appends what is held. True if a stop string was found, perhaps only
-  /// now.
+  /// The end of the stream. A match that still waited for an earlier one to complete counts now;
+  /// otherwise what is held is appended. True if there was a match.
   bool finish(std::string& out);
   bool found() const noexcept { return found_; }
-  std::size_t held() const noexcept { return held_.size(); }  ///< bytes
+  std::size_t held() const noexcept { return automaton_.depth(state_); }  ///< bytes
 
  private:
+  static constexpr std::uint64_t kNoMatch = UINT64_MAX;
+  std::string_view held_text() const;
+
+  PatternAutomaton automaton_;
+  std::vector<std::string> stops_;
+  PatternAutomaton::State state_ = PatternAutomaton::kStart;  // what it stands for is held
+  std::uint64_t position_ = 0;        // bytes pushed
+  std::uint64_t match_ = kNoMatch;    // where the earliest complete match so far begins
   bool found_ = false;
-  std::string held_;
 };
 
 }  // namespace decant::detail

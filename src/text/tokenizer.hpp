@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "text/piece_table.hpp"
 #include "text/special_tokens.hpp"
 #include "text/vocabulary.hpp"
 
@@ -37,10 +38,10 @@ class Tokenizer {
 
   /// Appends the ids of the spans, which are one text: any bytes, no begin token added. Control
   /// tokens are recognised only inside special spans (neighbouring ones count as one), user-defined
-  /// pieces everywhere; what lies between is tokenised across the borders of spans.
+  /// pieces everywhere; what lies between is tokenised across the borders of spans. Bytes for which
+  /// a byte-level vocabulary has no piece are dropped, as its own tokenizer does.
   /// Errors: invalid_argument (more than kMaxTextBytes bytes); then `out` is unchanged.
   Status tokenize(std::span<const TextSpan> spans, std::vector<Token>& out) const;
-  Status tokenize(std::string_view text, bool special, std::vector<Token>& out) const;
 
   /// Appends the exact bytes of the tokens: the pieces one after another.
   /// Errors: invalid_argument (an id outside the vocabulary); then `out` is unchanged.
@@ -50,34 +51,24 @@ class Tokenizer {
   /// outside the vocabulary. Lives as long as the tokenizer.
   std::string_view piece_bytes(Token token) const noexcept;
 
-  /// The model ends its turn with this token: the file's eos and eot, and control tokens whose text
-  /// is a known end of turn or text.
+  /// The model ends its turn with this token: the file's eos and eot, and special tokens whose text
+  /// is a known end of a turn or text.
   bool is_end(Token token) const noexcept;
   std::optional<Token> bos() const noexcept { return bos_; }
-  bool add_bos() const noexcept { return add_bos_; }  ///< raw text begins with bos()
-  std::size_t size() const noexcept { return ends_.size(); }
+  bool add_bos() const noexcept { return add_bos_; }  ///< raw text begins with bos(), which exists
+  std::size_t size() const noexcept { return pieces_.size(); }
   std::string_view kind() const noexcept { return kind_; }  ///< "gpt2/smollm", "llama", ...
-  std::size_t memory_bytes() const noexcept;  ///< what this object holds, in bytes
+  std::size_t memory_bytes() const noexcept;  ///< what this object holds
 
  protected:
   Tokenizer() = default;
+  /// The ids of a text, not empty, in which no special token is left.
+  virtual void tokenize_text(std::string_view text, std::vector<Token>& out) const = 0;
+  virtual std::size_t table_bytes() const noexcept = 0;
 
-  /// The ids of a text in which no special token is left. `first`: nothing came before it;
-  /// otherwise a special token did.
-  virtual void tokenize_text(std::string_view text, bool first, std::vector<Token>& out) const = 0;
-  /// The form in which texts are compared with pieces (SentencePiece: its space mark becomes a
-  /// space); `buffer` holds the result if it differs from `text`.
-  virtual std::string_view normalise(std::string_view text, std::string& buffer) const;
-  virtual std::size_t kind_memory_bytes() const noexcept = 0;
-
-  void add_piece(std::string_view bytes);
-  /// Everything but the pieces.
-  void init(const Vocabulary& vocabulary, std::string kind, bool add_bos);
-
-  std::string bytes_;                // all pieces, one after another
-  std::vector<std::uint32_t> ends_;  // [n_vocab] where each ends in bytes_
-  std::vector<Token> end_tokens_;    // ascending
+  Pieces pieces_;
   SpecialTokens specials_;
+  std::vector<Token> end_tokens_;
   std::optional<Token> bos_;
   bool add_bos_ = false;
   std::string kind_;

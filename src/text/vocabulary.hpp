@@ -35,6 +35,12 @@ struct Vocabulary {
   std::optional<Token> bos, eos, eot, unk, pad;
   std::optional<bool> add_bos, add_eos, add_space_prefix;  ///< empty: the tokenizer's default
   std::string_view chat_template;       ///< Jinja source, or empty
+
+  std::size_t token_bytes() const {
+    std::size_t n = 0;
+    for (const std::string_view token : tokens) n += token.size();
+    return n;
+  }
 };
 
 /// Errors: unsupported (the file has no vocabulary), invalid_file naming the key (a value of a

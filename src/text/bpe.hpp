@@ -1,0 +1,50 @@
+// Byte-level byte pair encoding (Sennrich et al. 2016; GPT-2's form): a pre-tokenizer cuts the text
+// into pieces; in each, the pair of neighbours with the best rank is merged until none is left.
+// Vocabularies write bytes as printable characters (GPT-2's table); here pieces are plain bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "text/pre_tokenizer.hpp"
+#include "text/tokenizer.hpp"
+
+namespace decant::detail {
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> create(const Vocabulary& vocabulary);
+
+ private:
+  struct Merge {
+    Token left, right, result;
+  };
+  struct Symbol {
+    Token token;  // -1: merged into its left neighbour
+    std::uint32_t previous, next;
+  };
+  struct Candidate {
+    std::uint32_t rank, left, right;
+    bool operator>(const Candidate& o) const {
+      return rank != o.rank ? rank > o.rank : left > o.left;
+    }
+  };
+  struct Work {  // reused from piece to piece
+    std::vector<Symbol> symbols;
+    std::vector<Candidate> heap;
+  };
+
+  std::size_t find_slot(Token left, Token right) const;
+  void add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const;
+  void merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
+  void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
+  std::size_t table_bytes() const noexcept override;
+
+  const PreTokenizer* pre_ = nullptr;
+  std::array<Token, 256> byte_tokens_;  // -1: none
+  std::vector<Merge> merges_;           // by rank
+  std::vector<std::uint32_t> slots_;    // ranks by hash of (left, right), a power of two
+  PieceTable table_;                    // only if whole pieces are looked up
+};
+
+}  // namespace decant::detail

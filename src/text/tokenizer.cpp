@@ -1,0 +1,137 @@
+// What all tokenizers share: special tokens, end tokens, joining spans, bytes of tokens.
+#include "text/tokenizer.hpp"
+
+#include <algorithm>
+
+#include "text/bpe.hpp"
+#include "text/spm.hpp"
+
+namespace decant::detail {
+
+// Texts of special tokens that end a turn or a text, whatever the file names as its end.
+static constexpr std::string_view kTokenizerEnds[] = {
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|end_of_turn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "<|EOT|>",
+    "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+};
+
+Tokenizer::~Tokenizer() = default;
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabulary) {
+  if (vocabulary.token_bytes() > UINT32_MAX) {
+    return make_error(ErrorCode::unsupported,
+                      "tokenizer.ggml.tokens: {} bytes of pieces; at most 2^32 - 1 are supported",
+                      vocabulary.token_bytes());
+  }
+  std::unique_ptr<Tokenizer> t;
+  if (vocabulary.model == "gpt2") {
+    DECANT_ASSIGN(t, BpeTokenizer::create(vocabulary));
+  } else if (vocabulary.model == "llama") {
+    DECANT_ASSIGN(t, SpmTokenizer::create(vocabulary));
+  } else {
+    return make_error(ErrorCode::unsupported,
+                      "the tokenizer '{}' (tokenizer.ggml.model) is not supported; token ids still "
+                      "work",
+                      vocabulary.model.substr(0, 64));
+  }
+
+  t->bos_ = vocabulary.bos;
+  t->add_bos_ = t->bos_ && vocabulary.add_bos.value_or(t->add_bos_);
+  std::vector<SpecialTokens::Entry> always, control;
+  for (const auto& id : {vocabulary.eos, vocabulary.eot}) {
+    if (id) t->end_tokens_.push_back(*id);
+  }
+  for (std::size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+    const TokenType type = vocabulary.types[i];
+    const auto token = static_cast<Token>(i);
+    const std::string_view text = t->pieces_[i];
+    if (type == TokenType::user_defined) {
+      always.push_back({std::string(text), token});
+    } else if (type == TokenType::control || type == TokenType::unknown) {
+      control.push_back({std::string(text), token});
+    } else {
+      continue;
+    }
+    const auto ends = std::span(kTokenizerEnds);
+    if (std::find(ends.begin(), ends.end(), text) != ends.end()) t->end_tokens_.push_back(token);
+  }
+  t->specials_ = SpecialTokens(std::move(always), std::move(control));
+  return t;
+}
+
+Status Tokenizer::tokenize(std::span<const TextSpan> spans, std::vector<Token>& out) const {
+  std::size_t size = 0;
+  for (const TextSpan& span : spans) {
+    if (span.text.size() > kMaxTextBytes - size) {
+      return make_error(ErrorCode::invalid_argument,
+                        "the text is longer than the {} bytes that can be tokenised at once",
+                        kMaxTextBytes);
+    }
+    size += span.text.size();
+  }
+  std::string joined;
+  std::vector<SpecialTokens::Range> special;
+  if (spans.size() > 1) joined.reserve(size);
+  size = 0;
+  for (const TextSpan& span : spans) {
+    const std::size_t begin = size;
+    size += span.text.size();
+    if (spans.size() > 1) joined.append(span.text);
+    if (!span.special || span.text.empty()) continue;
+    if (special.empty() || special.back().end != begin) special.push_back({begin, begin});
+    special.back().end = size;
+  }
+  const std::string_view text = spans.size() == 1 ? spans[0].text : std::string_view(joined);
+
+  const std::size_t n_before = out.size();
+  try {
+    std::size_t from = 0;
+    for (const SpecialTokens::Match& match : specials_.find(text, special)) {
+      if (from < match.begin) tokenize_text(text.substr(from, match.begin - from), out);
+      out.push_back(match.token);
+      from = match.end;
+    }
+    if (from < text.size()) tokenize_text(text.substr(from), out);
+  } catch (...) {
+    out.resize(n_before);
+    throw;
+  }
+  return {};
+}
+
+Status Tokenizer::detokenize(std::span<const Token> tokens, std::string& out) const {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= 0 && static_cast<std::size_t>(tokens[i]) < size()) continue;
+    return make_error(ErrorCode::invalid_argument,
+                      "token {} at position {} is outside the vocabulary (0 to {})", tokens[i], i,
+                      size() - 1);
+  }
+  for (const Token token : tokens) out.append(piece_bytes(token));
+  return {};
+}
+
+std::string_view Tokenizer::piece_bytes(Token token) const noexcept {
+  if (token < 0 || static_cast<std::size_t>(token) >= size()) return {};
+  return pieces_[static_cast<std::size_t>(token)];
+}
+
+bool Tokenizer::is_end(Token token) const noexcept {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+}
+
+std::size_t Tokenizer::memory_bytes() const noexcept {
+  return table_bytes() + pieces_.memory_bytes() + specials_.memory_bytes() +
+         end_tokens_.capacity() * sizeof(Token) + kind_.capacity();
+}
+
+}  // namespace decant::detail

@@ -1,0 +1,92 @@
+// Reads tokenizer.ggml.* and checks everything that the tokenizers rely on.
+#include "text/vocabulary.hpp"
+
+#include <cmath>
+
+#include "format/gguf.hpp"
+
+namespace decant::detail {
+
+static constexpr std::string_view kVocabularyTokens = "tokenizer.ggml.tokens";
+
+static Status vocabulary_same_length(std::string_view key, std::size_t found, std::size_t wanted) {
+  if (found == wanted) return {};
+  return make_error(ErrorCode::invalid_file, "{} has {} entries, but {} has {}", key, found,
+                    kVocabularyTokens, wanted);
+}
+
+static Result<std::optional<Token>> vocabulary_id(const Gguf& file, std::string_view key,
+                                                  std::size_t n_vocab) {
+  if (!file.has(key)) return std::optional<Token>();
+  DECANT_ASSIGN(const std::uint64_t id, file.uint(key, 0));
+  if (id >= n_vocab) {
+    return make_error(ErrorCode::invalid_file, "{} is {}, but the vocabulary ends at {}", key, id,
+                      n_vocab - 1);
+  }
+  return std::optional(static_cast<Token>(id));
+}
+
+static Result<std::optional<bool>> vocabulary_flag(const Gguf& file, std::string_view key) {
+  if (!file.has(key)) return std::optional<bool>();
+  DECANT_ASSIGN(const bool flag, file.boolean(key, false));
+  return std::optional(flag);
+}
+
+static Result<std::vector<TokenType>> vocabulary_types(const Gguf& file, std::size_t n_vocab) {
+  constexpr std::string_view kKey = "tokenizer.ggml.token_type";
+  std::vector<TokenType> types(n_vocab, TokenType::normal);
+  if (!file.has(kKey)) return types;
+  DECANT_ASSIGN(const std::vector<std::int64_t> numbers, file.integers(kKey));
+  DECANT_TRY(vocabulary_same_length(kKey, numbers.size(), n_vocab));
+  for (std::size_t i = 0; i < n_vocab; ++i) {
+    if (numbers[i] < 1 || numbers[i] > 6) {
+      return make_error(ErrorCode::invalid_file, "{} of token {} is {}, not one of 1 to 6", kKey, i,
+                        numbers[i]);
+    }
+    types[i] = static_cast<TokenType>(numbers[i]);
+  }
+  return types;
+}
+
+static Result<std::vector<float>> vocabulary_scores(const Gguf& file, std::size_t n_vocab) {
+  constexpr std::string_view kKey = "tokenizer.ggml.scores";
+  if (!file.has(kKey)) return std::vector<float>();
+  DECANT_ASSIGN(std::vector<float> scores, file.floats(kKey));
+  DECANT_TRY(vocabulary_same_length(kKey, scores.size(), n_vocab));
+  for (std::size_t i = 0; i < n_vocab; ++i) {
+    if (std::isfinite(scores[i])) continue;
+    return make_error(ErrorCode::invalid_file, "{} of token {} is not a finite number", kKey, i);
+  }
+  return scores;
+}
+
+Result<Vocabulary> read_vocabulary(const Gguf& file) {
+  if (!file.has(kVocabularyTokens)) {
+    return make_error(ErrorCode::unsupported, "the file has no vocabulary ({} is missing)",
+                      kVocabularyTokens);
+  }
+  Vocabulary v;
+  DECANT_ASSIGN(v.model, file.string("tokenizer.ggml.model", ""));
+  DECANT_ASSIGN(v.pre, file.string("tokenizer.ggml.pre", "default"));
+  DECANT_ASSIGN(v.tokens, file.strings(kVocabularyTokens));
+  const std::size_t n_vocab = v.tokens.size();
+  if (n_vocab == 0 || n_vocab > 0x7fffffff) {
+    return make_error(ErrorCode::invalid_file, "{} has {} entries; wanted 1 to 2^31 - 1",
+                      kVocabularyTokens, n_vocab);
+  }
+  DECANT_ASSIGN(v.scores, vocabulary_scores(file, n_vocab));
+  DECANT_ASSIGN(v.types, vocabulary_types(file, n_vocab));
+  DECANT_ASSIGN(v.merges, file.strings("tokenizer.ggml.merges"));
+  DECANT_ASSIGN(v.bos, vocabulary_id(file, "tokenizer.ggml.bos_token_id", n_vocab));
+  DECANT_ASSIGN(v.eos, vocabulary_id(file, "tokenizer.ggml.eos_token_id", n_vocab));
+  DECANT_ASSIGN(v.eot, vocabulary_id(file, "tokenizer.ggml.eot_token_id", n_vocab));
+  DECANT_ASSIGN(v.unk, vocabulary_id(file, "tokenizer.ggml.unknown_token_id", n_vocab));
+  DECANT_ASSIGN(v.pad, vocabulary_id(file, "tokenizer.ggml.padding_token_id", n_vocab));
+  DECANT_ASSIGN(v.add_bos, vocabulary_flag(file, "tokenizer.ggml.add_bos_token"));
+  DECANT_ASSIGN(v.add_eos, vocabulary_flag(file, "tokenizer.ggml.add_eos_token"));
+  DECANT_ASSIGN(v.add_space_prefix, vocabulary_flag(file, "tokenizer.ggml.add_space_prefix"));
+  DECANT_ASSIGN(v.chat_template, file.string("tokenizer.chat_template", ""));
+  return v;
+}
+
+}  // namespace decant::detail
