@@ -13,7 +13,7 @@ constexpr float f16_to_f32(std::uint16_t half) noexcept {
   const std::int32_t magnitude = half & 0x7fff;
   // A subnormal is an integer times 2^-24: exact, and no float subnormal is touched on the way.
   const auto tiny = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
-  const auto is_tiny = static_cast<std::uint32_t>((magnitude - 0x400) >> 31);   // all ones or 0
+  const auto is_tiny = static_cast<std::uint32_t>((magnitude - 0x400) >> 31);  // all ones or 0
   const auto not_finite = static_cast<std::uint32_t>((0x7bff - magnitude) >> 31);
   constexpr std::uint32_t kRebias = 112u << 23;
   const std::uint32_t normal =
@@ -33,7 +33,7 @@ constexpr std::uint16_t f32_to_f16(float value) noexcept {
     half = 0x7c00u;
   } else if (magnitude >= 0x38800000u) {  // 2^-14: normal; a carry moves into the exponent
     half = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  } else if (magnitude >= 0x33000000u) {  // 2^-25: subnormal, in units of 2^-24
+  } else if (magnitude >= 0x33000000u) {                   // 2^-25: subnormal, in units of 2^-24
     const std::uint32_t shift = 126u - (magnitude >> 23);  // 14..24
     const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
     const std::uint32_t below_half = (1u << (shift - 1)) - 1u;

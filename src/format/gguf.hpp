@@ -23,7 +23,7 @@ struct GgufTensor {
   TensorType type = TensorType::F32;
   int n_dims = 0;
   std::array<std::uint64_t, 4> shape = {1, 1, 1, 1};  // ne0 (the row length) first; missing = 1
-  std::uint64_t offset = 0;  // of its bytes in its part
+  std::uint64_t offset = 0;                           // of its bytes in its part
   std::uint64_t bytes = 0;
   int part = 0;
 
@@ -43,11 +43,11 @@ class Gguf {
   static Result<Gguf> open(std::span<Reader* const> parts);
 
   std::uint32_t version() const { return version_; }
-  std::string_view name() const;              ///< of the first part, for error texts
+  std::string_view name() const;  ///< of the first part, for error texts
   std::string_view name(int part) const;
   std::span<const GgufTensor> tensors() const { return tensors_; }  ///< in the order of the file
   const GgufTensor* find_tensor(std::string_view name) const;       ///< nullptr: none
-  bool mapped() const;  ///< from mapped files or memory
+  bool mapped() const;                                              ///< from mapped files or memory
 
   /// The bytes of a tensor of this file; `to` is exactly as long. Errors: io, callback_failed,
   /// invalid_argument, whatever the host's Reader answers.
@@ -73,35 +73,46 @@ class Gguf {
   std::vector<std::pair<std::string, std::string>> describe() const;
 
  private:
-  // A metadata value, by its place in the first part's header.
+  // A metadata value, by its place in its part's header.
   struct Value {
-    std::uint64_t key_offset;
-    std::uint32_t key_size;
-    std::uint32_t type;          // GGUF's number; of the elements if `array`
-    bool array;
-    std::uint64_t count;         // of elements; 1 if not `array`
-    std::uint64_t offset;        // of the first element; strings begin with their length
+    std::uint64_t key = 0;   // offset of the key's length
+    std::uint32_t type = 0;  // GGUF's number; of the elements if `array`
+    bool array = false;
+    std::uint64_t count = 1;   // of elements
+    std::uint64_t offset = 0;  // of the first element; strings begin with their length
   };
   struct Part {
-    std::unique_ptr<File> file;              // null: not ours
-    Reader* reader = nullptr;                // null: memory
+    std::unique_ptr<File> file;  // null: not ours
+    Reader* reader = nullptr;    // null: memory
     std::string name;
     std::uint64_t size = 0;
-    std::vector<std::byte> buffer;           // header bytes read so far, unless mapped
-    std::span<const std::byte> mapping;      // the whole part, if mapped
-    std::vector<Value> values;
-    std::vector<std::uint32_t> by_key;       // indices of `values`, sorted by key
+    bool mapped = false;
+    std::vector<std::byte> buffer;       // the header, unless mapped
+    std::span<const std::byte> mapping;  // the whole part, if mapped
+    std::vector<Value> values;           // in the order of the file
+    std::vector<std::uint32_t> by_key;   // indices of `values`, sorted by key
+
+    std::span<const std::byte> bytes() const { return mapped ? mapping : std::span(buffer); }
+    std::string_view key(const Value& value) const;
+    std::string_view string_at(std::uint64_t offset) const;
+    const Value* find(std::string_view key) const;
+    Error type_error(const Value& value, std::string_view wanted) const;
+    Result<std::uint64_t> uint(std::string_view key, std::uint64_t fallback) const;
   };
   friend class GgufParser;
 
   Gguf() = default;
-  std::string_view text(std::uint64_t offset, std::uint64_t size) const;
-  const Value* find(std::string_view key) const;
+  Status add_file(std::string_view path, bool map);
+  Status add_reader(Reader* reader);
+  Status add_part(Part part);
+  Status check_split(const Part& part);
+  Status check_whole();
 
   std::uint32_t version_ = 0;
+  std::uint64_t n_parts_ = 1;  // as the first part says
   std::vector<Part> parts_;
   std::vector<GgufTensor> tensors_;
-  std::vector<std::uint32_t> by_name_;       // indices of `tensors_`, sorted by name
+  std::vector<std::uint32_t> by_name_;  // indices of `tensors_`, sorted by name
 };
 
 }  // namespace decant::detail

@@ -16,10 +16,10 @@ namespace decant::detail {
 static_assert(std::endian::native == std::endian::little, "files are read as little-endian");
 
 const TensorTypeInfo* tensor_type_info(TensorType type) noexcept {
-#define DECANT_TENSOR_TYPE(name, elements, bytes, dequantises)                 \
-  case TensorType::name: {                                                     \
+#define DECANT_TENSOR_TYPE(name, elements, bytes, dequantises)                    \
+  case TensorType::name: {                                                        \
     static constexpr TensorTypeInfo info = {#name, elements, bytes, dequantises}; \
-    return &info;                                                              \
+    return &info;                                                                 \
   }
   switch (type) {
     DECANT_TENSOR_TYPE(F32, 1, 4, true)
@@ -192,7 +192,8 @@ static inline void block_q3_k(const Byte* __restrict b, float* __restrict to) {
 
 // Eight 6-bit scales and eight 6-bit minima in 12 bytes: 0..3 in the low six bits of bytes 0..3
 // (minima: 4..7), 4..7 in nibbles of bytes 8..11 with their top bits above the others.
-static inline void unpack_scales_k(const Byte* b, float d, float dmin, float* scale, float* minimum) {
+static inline void unpack_scales_k(const Byte* b, float d, float dmin, float* scale,
+                                   float* minimum) {
   for (int i = 0; i < 4; ++i) {
     scale[i] = d * static_cast<float>(b[i] & 63);
     minimum[i] = dmin * static_cast<float>(b[4 + i] & 63);

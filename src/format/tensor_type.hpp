@@ -46,10 +46,10 @@ enum class TensorType : std::uint32_t {
 };
 
 struct TensorTypeInfo {
-  std::string_view name;        // as in this enum
-  std::size_t block_elements;   // consecutive elements of a row that are stored together
+  std::string_view name;       // as in this enum
+  std::size_t block_elements;  // consecutive elements of a row that are stored together
   std::size_t block_bytes;
-  bool dequantises;             // `dequantise` knows it
+  bool dequantises;  // `dequantise` knows it
 };
 
 /// nullptr for numbers that are not in the enum.

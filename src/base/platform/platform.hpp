@@ -17,6 +17,13 @@ namespace decant::detail {
 using FileHandle = std::intptr_t;
 inline constexpr FileHandle kNoFile = -1;
 
+/// The path as error texts show it: the end of one so long that it would leave no room for the
+/// rest.
+inline std::string_view shown_path(std::string_view path) {
+  constexpr std::size_t kMost = 700;
+  return path.size() <= kMost ? path : path.substr(path.size() - kMost);
+}
+
 /// Opens a regular file for reading. Errors: not_found, invalid_argument (a folder, pipe or device,
 /// a path with a zero byte), io.
 Result<FileHandle> file_open(std::string_view path);

@@ -41,13 +41,15 @@ static std::string_view posix_error_text(int code) {
 
 static Error posix_file_error(std::string_view action, std::string_view path, int code) {
   return make_error(code == ENOMEM ? ErrorCode::out_of_memory : ErrorCode::io,
-                    "cannot {} '{}': {} (errno {})", action, path, posix_error_text(code), code);
+                    "cannot {} '{}': {} (errno {})", action, shown_path(path),
+                    posix_error_text(code), code);
 }
 
 Result<FileHandle> file_open(std::string_view path) {
   if (path.empty()) return Error(ErrorCode::invalid_argument, "the path of the file is empty");
   if (path.find('\0') != path.npos)
-    return make_error(ErrorCode::invalid_argument, "the path '{}' contains a zero byte", path);
+    return make_error(ErrorCode::invalid_argument, "the path '{}' contains a zero byte",
+                      shown_path(path));
   const std::string terminated(path);
   int descriptor = -1;
   do {
@@ -56,9 +58,10 @@ Result<FileHandle> file_open(std::string_view path) {
   } while (descriptor < 0 && errno == EINTR);
   if (descriptor < 0) {
     if (errno == ENOENT || errno == ENOTDIR)
-      return make_error(ErrorCode::not_found, "there is no file '{}'", path);
+      return make_error(ErrorCode::not_found, "there is no file '{}'", shown_path(path));
     if (errno == ENXIO || errno == ENODEV)
-      return make_error(ErrorCode::invalid_argument, "'{}' is not a regular file", path);
+      return make_error(ErrorCode::invalid_argument, "'{}' is not a regular file",
+                        shown_path(path));
     return posix_file_error("open", path, errno);
   }
   struct stat info = {};
@@ -70,9 +73,10 @@ Result<FileHandle> file_open(std::string_view path) {
   if (!S_ISREG(info.st_mode)) {
     ::close(descriptor);
     if (S_ISDIR(info.st_mode))
-      return make_error(ErrorCode::invalid_argument, "'{}' is a folder; name a file in it", path);
+      return make_error(ErrorCode::invalid_argument, "'{}' is a folder; name a file in it",
+                        shown_path(path));
     return make_error(ErrorCode::invalid_argument, "'{}' is a pipe or device, not a regular file",
-                      path);
+                      shown_path(path));
   }
   return static_cast<FileHandle>(descriptor);
 }
@@ -91,14 +95,15 @@ Status file_read(FileHandle file, std::string_view path, std::uint64_t offset,
   const std::size_t wanted = to.size();
   const std::uint64_t begin = offset;
   while (!to.empty()) {
-    if (offset > static_cast<std::uint64_t>(INT64_MAX)) return posix_file_error("read", path, EINVAL);
+    if (offset > static_cast<std::uint64_t>(INT64_MAX))
+      return posix_file_error("read", path, EINVAL);
     const ssize_t n = ::pread(static_cast<int>(file), to.data(), std::min(to.size(), kMostPerCall),
                               static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return posix_file_error("read", path, errno);
     if (n == 0)
-      return make_error(ErrorCode::io, "'{}' ends too soon: wanted {} bytes at {}, found {}", path,
-                        wanted, begin, wanted - to.size());
+      return make_error(ErrorCode::io, "'{}' ends too soon: wanted {} bytes at {}, found {}",
+                        shown_path(path), wanted, begin, wanted - to.size());
     to = to.subspan(static_cast<std::size_t>(n));
     offset += static_cast<std::uint64_t>(n);
   }
@@ -110,7 +115,7 @@ Result<std::span<const std::byte>> file_map(FileHandle file, std::string_view pa
   if (size == 0) return std::span<const std::byte>();
   if (size > SIZE_MAX)
     return make_error(ErrorCode::out_of_memory, "'{}' is too large to map in a 32-bit process",
-                      path);
+                      shown_path(path));
   void* data = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_SHARED,
                       static_cast<int>(file), 0);
   if (data == MAP_FAILED) return posix_file_error("map", path, errno);

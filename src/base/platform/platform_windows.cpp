@@ -32,13 +32,13 @@ static Error windows_file_error(std::string_view action, std::string_view path, 
   if (code == ERROR_INVALID_NAME || code == ERROR_FILENAME_EXCED_RANGE)
     text = "the system does not allow this name";
   return make_error(memory ? ErrorCode::out_of_memory : ErrorCode::io,
-                    "cannot {} '{}': {} (error {})", action, path, text, code);
+                    "cannot {} '{}': {} (error {})", action, shown_path(path), text, code);
 }
 
 // UTF-8 to an absolute wide path; from 248 characters on with the prefix that lifts MAX_PATH.
 static Result<std::wstring> windows_path(std::string_view path) {
   const auto refuse = [&](std::string_view why) {
-    return make_error(ErrorCode::invalid_argument, "the path '{}' {}", path, why);
+    return make_error(ErrorCode::invalid_argument, "the path '{}' {}", shown_path(path), why);
   };
   if (path.empty()) return Error(ErrorCode::invalid_argument, "the path of the file is empty");
   if (path.find('\0') != path.npos) return refuse("contains a zero byte");
@@ -54,8 +54,7 @@ static Result<std::wstring> windows_path(std::string_view path) {
   if (room == 0) return windows_file_error("resolve", path, ::GetLastError());
   std::wstring full(room, L'\0');
   const DWORD written = ::GetFullPathNameW(wide.c_str(), room, full.data(), nullptr);
-  if (written == 0 || written >= room)
-    return windows_file_error("resolve", path, ::GetLastError());
+  if (written == 0 || written >= room) return windows_file_error("resolve", path, ::GetLastError());
   full.resize(written);
   if (full.size() < 248) return full;
   if (full.starts_with(L"\\\\")) return L"\\\\?\\UNC" + full.substr(1);
@@ -66,20 +65,21 @@ Result<FileHandle> file_open(std::string_view path) {
   DECANT_ASSIGN(const std::wstring wide, windows_path(path));
   const DWORD attributes = ::GetFileAttributesW(wide.c_str());
   if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) != 0)
-    return make_error(ErrorCode::invalid_argument, "'{}' is a folder; name a file in it", path);
+    return make_error(ErrorCode::invalid_argument, "'{}' is a folder; name a file in it",
+                      shown_path(path));
   const HANDLE handle =
       ::CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr,
                     OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
   if (handle == INVALID_HANDLE_VALUE) {
     const DWORD code = ::GetLastError();
     if (code == ERROR_FILE_NOT_FOUND || code == ERROR_PATH_NOT_FOUND)
-      return make_error(ErrorCode::not_found, "there is no file '{}'", path);
+      return make_error(ErrorCode::not_found, "there is no file '{}'", shown_path(path));
     return windows_file_error("open", path, code);
   }
   if (::GetFileType(handle) != FILE_TYPE_DISK) {
     ::CloseHandle(handle);
     return make_error(ErrorCode::invalid_argument, "'{}' is a pipe or device, not a regular file",
-                      path);
+                      shown_path(path));
   }
   return reinterpret_cast<FileHandle>(handle);
 }
@@ -110,8 +110,8 @@ Status file_read(FileHandle file, std::string_view path, std::uint64_t offset,
       n = 0;
     }
     if (n == 0)
-      return make_error(ErrorCode::io, "'{}' ends too soon: wanted {} bytes at {}, found {}", path,
-                        wanted, begin, wanted - to.size());
+      return make_error(ErrorCode::io, "'{}' ends too soon: wanted {} bytes at {}, found {}",
+                        shown_path(path), wanted, begin, wanted - to.size());
     to = to.subspan(n);
     offset += n;
   }
@@ -123,10 +123,10 @@ Result<std::span<const std::byte>> file_map(FileHandle file, std::string_view pa
   if (size == 0) return std::span<const std::byte>();
   if (size > SIZE_MAX)
     return make_error(ErrorCode::out_of_memory, "'{}' is too large to map in a 32-bit process",
-                      path);
-  const HANDLE section = ::CreateFileMappingW(
-      windows_handle(file), nullptr, PAGE_READONLY, static_cast<DWORD>(size >> 32),
-      static_cast<DWORD>(size), nullptr);
+                      shown_path(path));
+  const HANDLE section =
+      ::CreateFileMappingW(windows_handle(file), nullptr, PAGE_READONLY,
+                           static_cast<DWORD>(size >> 32), static_cast<DWORD>(size), nullptr);
   if (section == nullptr) return windows_file_error("map", path, ::GetLastError());
   const void* data = ::MapViewOfFile(section, FILE_MAP_READ, 0, 0, static_cast<SIZE_T>(size));
   const DWORD code = ::GetLastError();
