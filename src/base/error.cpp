@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <stdexcept>
+#include <system_error>
 
 #include "base/result.hpp"
 
@@ -16,7 +19,8 @@ struct ErrorText {
 };
 
 namespace {
-constinit ErrorText error_out_of_memory{0, ErrorCode::out_of_memory, 34, "out of memory: nothing was changed"};
+constinit ErrorText error_out_of_memory{0, ErrorCode::out_of_memory, 34,
+                                        "out of memory: nothing was changed"};
 }
 
 Error current_exception_error() noexcept {
@@ -26,6 +30,8 @@ Error current_exception_error() noexcept {
     return Error(ErrorCode::out_of_memory, "the system has no more memory; nothing was changed");
   } catch (const std::length_error& e) {
     return Error(ErrorCode::out_of_memory, e.what());
+  } catch (const std::system_error&) {
+    return Error(ErrorCode::out_of_memory, "the system gives no more threads or locks");
   } catch (const std::exception& e) {
     return Error(ErrorCode::internal, e.what());
   } catch (...) {
@@ -38,7 +44,8 @@ Error::Error(ErrorCode code, std::string_view text) noexcept {
   if (code == ErrorCode::none) return;
   std::size_t size = std::min(text.size(), detail::kMaxErrorText);
   // A cut must not split a UTF-8 character.
-  while (size < text.size() && size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  while (size < text.size() && size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80)
+    --size;
   void* memory = ::operator new(sizeof(detail::ErrorText) + size + 1, std::nothrow);
   if (memory == nullptr) {
     text_ = &detail::error_out_of_memory;

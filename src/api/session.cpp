@@ -1,0 +1,267 @@
+#include "api/state.hpp"
+
+namespace decant {
+
+namespace detail {
+
+Status SessionState::settle() {
+  if (request == nullptr) return {};
+  std::string text;
+  FinishReason reason;
+  std::vector<Token> tokens;
+  {
+    const std::lock_guard lock(request->mutex);
+    if (!request->shared.finished)
+      return make_error(ErrorCode::busy,
+                        "a reply is in flight on this session; wait for it, stop or cancel it");
+    reason = request->shared.reason;
+    if (kind == Kind::chat && reason != FinishReason::none && reason != FinishReason::cancelled) {
+      text = request->shared.text;
+      tokens = request->shared.tokens;
+    }
+  }
+  if (kind == Kind::chat && reason != FinishReason::none && reason != FinishReason::cancelled) {
+    if (reason == FinishReason::end_token) tokens.pop_back();  // the template writes it
+    messages.reserve(messages.size() + 1);
+    generated.reserve(messages.size() + 1);
+    messages.push_back({"assistant", std::move(text)});
+    generated.resize(messages.size() - 1);
+    generated.push_back(std::move(tokens));
+  }
+  request.reset();
+  return {};
+}
+
+/// The tokens of the whole conversation and the beginning of a reply. Replies of this session are
+/// taken as the tokens that were generated, which need not be those their text would give.
+static Result<std::vector<Token>> chat_tokens(const SessionState& s) {
+  const ModelState& model = *s.model;
+  if (!model.chat)
+    return make_error(ErrorCode::unsupported,
+                      "this model has no chat format that is known; append raw text instead");
+  DECANT_ASSIGN(const std::vector<TextPart> parts, render_chat(*model.chat, s.messages, true));
+  std::vector<Token> tokens;
+  if (model.tokenizer->add_bos()) tokens.push_back(*model.tokenizer->bos());
+  std::vector<TextSpan> spans;
+  for (const TextPart& part : parts) {
+    const auto i = static_cast<std::size_t>(part.message);
+    const bool is_reply = part.message >= 0 && i < s.generated.size() && !s.generated[i].empty() &&
+                          part.text == s.messages[i].content;
+    if (!is_reply) {
+      spans.push_back({part.text, part.special});
+      continue;
+    }
+    DECANT_TRY(model.tokenizer->tokenize(spans, tokens));
+    spans.clear();
+    tokens.insert(tokens.end(), s.generated[i].begin(), s.generated[i].end());
+  }
+  DECANT_TRY(model.tokenizer->tokenize(spans, tokens));
+  return tokens;
+}
+
+static Error context_full_error(std::size_t wanted, std::size_t capacity) {
+  return make_error(
+      ErrorCode::context_full,
+      "{} tokens do not fit a session of {}; raise ModelOptions::context or shorten the text",
+      wanted, capacity);
+}
+
+static Status append_tokens(SessionState& s, std::span<const Token> tokens) {
+  Sequence& sequence = *s.sequence;
+  if (tokens.size() > sequence.capacity - sequence.tokens.size())
+    return context_full_error(sequence.tokens.size() + tokens.size(), sequence.capacity);
+  sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+  if (!tokens.empty()) s.kind = SessionState::Kind::text;
+  return {};
+}
+
+static Status need_kind(const SessionState& s, SessionState::Kind kind) {
+  if (s.kind == SessionState::Kind::empty || s.kind == kind) return {};
+  if (kind == SessionState::Kind::chat)
+    return make_error(ErrorCode::invalid_state,
+                      "this session holds raw text; messages need a session of their own");
+  return make_error(ErrorCode::invalid_state,
+                    "this session holds messages; raw text and tokens need a session of their own");
+}
+
+/// The last token is run again if all were: its logits are what the reply begins with.
+static void leave_something_to_run(Sequence& sequence, std::size_t n = 1) {
+  if (sequence.pending() < n) sequence.uncompute(sequence.tokens.size() - n);
+}
+
+static Result<std::shared_ptr<Request>> make_reply(SessionState& s,
+                                                   const GenerateOptions& options) {
+  const ModelState& model = *s.model;
+  DECANT_TRY(options.sampler.validate());
+  auto request = std::make_shared<Request>();
+  request->sequence = s.sequence;
+  request->tokenizer = model.tokenizer;
+  request->options = options;
+  request->end_tokens = model.end_tokens;
+  DECANT_ASSIGN(request->stops, StopStrings::create(options.stop));
+  if (!options.stop.empty()) DECANT_TRY(model.need_tokenizer());
+  request->seed = options.sampler.seed ? *options.sampler.seed : random_seed();
+  request->logits.resize(model.info.n_vocab);
+  return request;
+}
+
+}  // namespace detail
+
+using namespace detail;
+
+Session::Session(std::shared_ptr<SessionState> state) noexcept : state_(std::move(state)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Status Session::append(const Message& message) {
+  return guarded([&]() -> Status {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    DECANT_TRY(need_kind(s, SessionState::Kind::chat));
+    if (message.role.empty())
+      return make_error(ErrorCode::invalid_argument, "a message needs a role");
+    DECANT_TRY(s.model->need_tokenizer());
+    s.messages.push_back(message);
+    s.kind = SessionState::Kind::chat;
+    return {};
+  });
+}
+
+Status Session::append(std::string_view text, const TextOptions& options) {
+  return guarded([&]() -> Status {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    DECANT_TRY(need_kind(s, SessionState::Kind::text));
+    DECANT_TRY(s.model->need_tokenizer());
+    const Tokenizer& tokenizer = *s.model->tokenizer;
+    std::vector<Token> tokens;
+    if (options.add_bos && s.sequence->tokens.empty() && tokenizer.add_bos())
+      tokens.push_back(*tokenizer.bos());
+    const TextSpan span{text, options.special};
+    DECANT_TRY(tokenizer.tokenize({&span, 1}, tokens));
+    return append_tokens(s, tokens);
+  });
+}
+
+Status Session::append(std::span<const Token> tokens) {
+  return guarded([&]() -> Status {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    DECANT_TRY(need_kind(s, SessionState::Kind::text));
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      if (tokens[i] < 0 || static_cast<std::size_t>(tokens[i]) >= s.model->info.n_vocab)
+        return make_error(ErrorCode::invalid_argument,
+                          "token {} at index {} is outside the vocabulary of {}", tokens[i], i,
+                          s.model->info.n_vocab);
+    return append_tokens(s, tokens);
+  });
+}
+
+Result<Reply> Session::generate(const GenerateOptions& options) {
+  return guarded([&]() -> Result<Reply> {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    DECANT_ASSIGN(const std::shared_ptr<Request> request, make_reply(s, options));
+    auto reply = std::make_shared<ReplyState>(s.model, request, std::string());
+    Sequence& sequence = *s.sequence;
+    request->undo_prefix = sequence.tokens.size();
+    if (s.kind == SessionState::Kind::chat) {
+      DECANT_ASSIGN(const std::vector<Token> tokens, chat_tokens(s));
+      if (tokens.size() > sequence.capacity)
+        return context_full_error(tokens.size(), sequence.capacity);
+      const auto [same, held] = std::mismatch(tokens.begin(), tokens.end(), sequence.tokens.begin(),
+                                              sequence.tokens.end());
+      request->undo_prefix = static_cast<std::size_t>(same - tokens.begin());
+      request->undo_suffix.assign(held, sequence.tokens.end());
+      sequence.truncate(request->undo_prefix);
+      sequence.tokens.insert(sequence.tokens.end(), same, tokens.end());
+    }
+    if (sequence.tokens.empty())
+      return make_error(ErrorCode::invalid_state,
+                        "there is nothing to continue: append a message, text or tokens first");
+    leave_something_to_run(sequence);
+    s.n_seen = sequence.tokens.size();
+    s.request = request;
+    request->start();
+    if (options.max_tokens == 0) {
+      request->finish(FinishReason::max_tokens, {});
+    } else if (sequence.tokens.size() == sequence.capacity) {
+      request->finish(FinishReason::context_full, {});
+    } else {
+      s.model->engine->submit(request);
+    }
+    return Reply(std::move(reply));
+  });
+}
+
+Result<std::span<const float>> Session::logits() {
+  return guarded([&]() -> Result<std::span<const float>> {
+    state_->logits.resize(state_->model->info.n_vocab);
+    DECANT_TRY(logits(std::span(state_->logits)));
+    return std::span<const float>(state_->logits);
+  });
+}
+
+Status Session::logits(std::span<float> rows) {
+  return guarded([&]() -> Status {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    if (s.model->engine->on_worker())
+      return make_error(ErrorCode::would_block,
+                        "logits waits for the model; not inside one of its callbacks");
+    const std::size_t n = rows.size() / s.model->info.n_vocab;
+    if (n == 0 || n * s.model->info.n_vocab != rows.size())
+      return make_error(ErrorCode::invalid_argument, "{} floats are not rows of {} logits",
+                        rows.size(), s.model->info.n_vocab);
+    if (n > s.sequence->tokens.size())
+      return make_error(
+          s.sequence->tokens.empty() ? ErrorCode::invalid_state : ErrorCode::invalid_argument,
+          "{} rows of logits wanted, but the session holds {} tokens", n,
+          s.sequence->tokens.size());
+    auto request = std::make_shared<Request>();
+    request->sequence = s.sequence;
+    request->n_logits = n;
+    request->logits_out = rows.data();
+    leave_something_to_run(*s.sequence, n);
+    s.model->engine->submit(request);
+    request->wait();
+    const std::lock_guard lock(request->mutex);
+    if (request->shared.error) return request->shared.error;
+    return {};
+  });
+}
+
+Status Session::rewind(std::size_t n_tokens) {
+  return guarded([&]() -> Status {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    if (n_tokens > s.sequence->tokens.size())
+      return make_error(ErrorCode::invalid_argument,
+                        "cannot rewind to {} tokens: the session holds {}", n_tokens,
+                        s.sequence->tokens.size());
+    if (s.kind == SessionState::Kind::chat && n_tokens != 0)
+      return make_error(ErrorCode::invalid_state, "a session of messages can only be rewound to 0");
+    s.sequence->truncate(n_tokens);
+    if (n_tokens == 0) {
+      s.messages.clear();
+      s.generated.clear();
+      s.kind = SessionState::Kind::empty;
+    }
+    return {};
+  });
+}
+
+std::span<const Token> Session::tokens() const noexcept {
+  const std::vector<Token>& tokens = state_->sequence->tokens;
+  const Status settled = guarded([&] { return state_->settle(); });
+  if (!settled) return {tokens.data(), state_->n_seen};
+  return tokens;
+}
+
+std::span<const Message> Session::messages() const noexcept {
+  (void)guarded([&] { return state_->settle(); });
+  return state_->messages;
+}
+
+}  // namespace decant

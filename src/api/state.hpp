@@ -1,0 +1,64 @@
+// What the public handles point to. Destruction in any order is safe: a reply keeps the model, a
+// request keeps its sequence, and the last handle to go ends the worker.
+#pragma once
+
+#include "schedule/engine.hpp"
+#include "text/chat_builtin.hpp"
+
+namespace decant::detail {
+
+struct ModelState {
+  ModelInfo info;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: see tokenizer_error
+  Error tokenizer_error;
+  std::optional<ChatFormat> chat;
+  std::vector<Token> end_tokens;   // ascending
+  std::shared_ptr<Engine> engine;  // null: loaded with vocabulary_only
+
+  ModelState() = default;
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
+  ~ModelState() {
+    if (engine != nullptr) engine->shutdown();
+  }
+  Status need_tokenizer() const {
+    if (tokenizer == nullptr) return tokenizer_error;
+    return {};
+  }
+};
+
+struct SessionState {
+  enum class Kind : std::uint8_t { empty, text, chat };
+
+  std::shared_ptr<ModelState> model;
+  std::shared_ptr<Sequence> sequence;
+  Kind kind = Kind::empty;
+  std::vector<Message> messages;
+  std::vector<std::vector<Token>> generated;  // [messages]: of replies, without the end token
+  std::vector<float> logits;                  // [n_vocab]
+  std::shared_ptr<Request> request;           // the last reply, until its outcome is taken in
+  std::size_t n_seen = 0;                     // tokens that tokens() shows while it is in flight
+
+  /// `busy` while a reply is in flight; takes in the outcome of one that ended.
+  Status settle();
+};
+
+struct ReplyState {
+  std::shared_ptr<ModelState> model;
+  std::shared_ptr<Request> request;
+  std::string piece;  // what next() returned last
+
+  ~ReplyState() { request->asked = Request::Asked::cancel; }
+};
+
+/// Runs the body of a public function; exceptions become an Error.
+template <class Body>
+auto guarded(Body&& body) noexcept -> decltype(body()) {
+  try {
+    return body();
+  } catch (...) {
+    return current_exception_error();
+  }
+}
+
+}  // namespace decant::detail

@@ -1,0 +1,179 @@
+#include "schedule/engine.hpp"
+
+#include "backend/reference/reference.hpp"
+#include "base/float_mode.hpp"
+#include "model/forward.hpp"
+
+namespace decant::detail {
+
+Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file, ModelSpec spec,
+                                               LoadedWeights weights,
+                                               const EngineOptions& options) {
+  const std::shared_ptr<Engine> engine(new Engine);
+  engine->file_ = std::move(file);
+  engine->spec_ = std::move(spec);
+  engine->weights_ = std::move(weights);
+  engine->max_rows_ = static_cast<std::size_t>(options.chunk);
+  engine->sampled_width_ = static_cast<std::size_t>(engine->spec_.n_vocab);
+  DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, options.keys, options.values,
+                                             options.kv_tokens));
+  engine->backend_ = make_reference_backend(engine->spec_, engine->weights_.weights(),
+                                            {options.chunk, options.threads});
+  if (engine->backend_ == nullptr)
+    return make_error(
+        ErrorCode::unsupported,
+        "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
+  engine->pool_ = std::make_unique<ThreadPool>(options.threads);
+  engine->rows_.reserve(engine->max_rows_);
+  engine->tables_.reserve(engine->max_rows_);
+  engine->shares_.reserve(engine->max_rows_);
+  // The worker keeps the engine alive until it ends.
+  engine->worker_ = std::thread([engine] { engine->loop(); });
+  return engine;
+}
+
+void Engine::shutdown() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
+  wake_.notify_all();
+  if (on_worker())
+    worker_.detach();
+  else if (worker_.joinable())
+    worker_.join();
+}
+
+void Engine::submit(std::shared_ptr<Request> request) {
+  std::list<std::shared_ptr<Request>> one{std::move(request)};
+  {
+    const std::lock_guard lock(mutex_);
+    incoming_.splice(incoming_.end(), one);
+  }
+  wake_.notify_all();
+}
+
+void Engine::loop() noexcept {
+  const FloatMode mode;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return quit_ || !incoming_.empty() || !active_.empty(); });
+      active_.splice(active_.end(), incoming_);
+    }
+    if (quit_) break;
+    step();
+  }
+  for (const auto& request : active_) request->finish(FinishReason::cancelled, {});
+  active_.clear();
+}
+
+void Engine::step() noexcept {
+  for (auto at = active_.begin(); at != active_.end();) {
+    Request& request = **at++;  // ending a request takes it out of the list
+    const Request::Asked asked = request.asked.load(std::memory_order_relaxed);
+    if (asked == Request::Asked::cancel) end(request, FinishReason::cancelled, {});
+    if (asked == Request::Asked::stop) end(request, FinishReason::stopped, {});
+  }
+  rows_.clear();
+  tables_.clear();
+  shares_.clear();
+  plan(true);
+  plan(false);
+  if (shares_.empty() || !run_pass()) return;
+  for (const Share& share : shares_) commit(share);
+  // Whoever found no room goes first next time.
+  if (active_.size() > 1) active_.splice(active_.end(), active_, active_.begin());
+}
+
+/// Gives rows to the sequences that decode (one token to go), or to the others.
+void Engine::plan(bool decoding) noexcept {
+  for (auto at = active_.begin(); at != active_.end() && rows_.size() < max_rows_;) {
+    Request& request = **at++;
+    const std::size_t pending = request.sequence->pending();
+    if ((pending == 1) != decoding) continue;
+    const Status added = add_rows(request, std::min(pending, max_rows_ - rows_.size()));
+    if (!added) end(request, FinishReason::none, added.error());
+  }
+}
+
+Status Engine::add_rows(Request& request, std::size_t n_rows) {
+  Sequence& sequence = *request.sequence;
+  DECANT_TRY(sequence.kv.reserve(sequence.computed + n_rows));
+  const std::size_t n_tokens = sequence.tokens.size();
+  const std::size_t n_wanted = request.n_logits == 0 ? 1 : request.n_logits;
+  float* const wanted = request.n_logits == 0 ? request.logits.data() : request.logits_out;
+  for (std::size_t i = 0; i < n_rows; ++i) {
+    const std::size_t position = sequence.computed + i;
+    float* logits = nullptr;
+    if (position + n_wanted >= n_tokens)
+      logits = wanted + (position + n_wanted - n_tokens) * static_cast<std::size_t>(spec_.n_vocab);
+    rows_.push_back({static_cast<std::int32_t>(tables_.size()), static_cast<std::int32_t>(position),
+                     sequence.tokens[position], logits});
+  }
+  tables_.push_back(sequence.kv.block_tables());
+  shares_.push_back({&request, n_rows});
+  return {};
+}
+
+/// One forward pass over the planned rows; false if it was given up.
+bool Engine::run_pass() noexcept {
+  struct Context {
+    Backend* backend;
+    Operation op;
+    int layer;
+  };
+  backend_->begin({rows_, tables_, kv_->views()});
+  return forward(static_cast<int>(spec_.layers.size()), [&](Operation op, int layer) {
+    Context context{backend_.get(), op, layer};
+    pool_->run(
+        backend_->count(op, layer),
+        [](void* c, std::size_t item, int worker) noexcept {
+          const auto* context = static_cast<Context*>(c);
+          context->backend->run(context->op, context->layer, item, worker);
+        },
+        &context);
+    return !quit_.load(std::memory_order_relaxed);
+  });
+}
+
+void Engine::commit(const Share& share) noexcept {
+  Request& request = *share.request;
+  request.sequence->computed += share.n_rows;
+  if (request.sequence->pending() != 0) return;
+  if (request.n_logits != 0) return end(request, FinishReason::none, {});
+  try {
+    const Result<Token> token = choose(request);
+    if (!token) return end(request, FinishReason::none, token.error());
+    const FinishReason reason = request.accept(*token);
+    if (reason != FinishReason::none) end(request, reason, {});
+  } catch (...) {
+    end(request, FinishReason::none, current_exception_error());
+  }
+}
+
+Result<Token> Engine::choose(Request& request) {
+  const std::span<const Token> history = request.sequence->tokens;
+  const GenerateOptions& options = request.options;
+  if (options.process_logits != nullptr) {
+    bool going_on = false;
+    try {
+      going_on = options.process_logits(options.process_logits_user, history, request.logits);
+    } catch (...) {
+      return make_error(ErrorCode::callback_failed, "process_logits threw an exception");
+    }
+    if (!going_on) return make_error(ErrorCode::callback_failed, "process_logits ended the reply");
+  }
+  return sample_token(options.sampler, std::span(request.logits).first(sampled_width_), history,
+                      request.seed, history.size(), workspace_);
+}
+
+void Engine::end(Request& request, FinishReason reason, Error error) noexcept {
+  const auto at = std::find_if(active_.begin(), active_.end(),
+                               [&](const auto& active) { return active.get() == &request; });
+  std::list<std::shared_ptr<Request>> ended;
+  ended.splice(ended.end(), active_, at);
+  request.finish(reason, std::move(error));
+}
+
+}  // namespace decant::detail

@@ -1,0 +1,85 @@
+// Runs requests on a model: one worker thread, woken on demand, asleep otherwise. Each step takes
+// the next tokens of all requests in flight through one pass over the weights: decoding sequences
+// first, the rest of the rows for prompts in chunks. A failure ends only the request at fault.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "base/thread_pool.hpp"
+#include "model/weights.hpp"
+#include "sample/sampler.hpp"
+#include "schedule/request.hpp"
+
+namespace decant::detail {
+
+struct EngineOptions {
+  int threads = 1;
+  int chunk = 512;              // prompt tokens in one pass
+  std::uint64_t kv_tokens = 0;  // positions in the pool
+  KvType keys = KvType::f32, values = KvType::f32;
+};
+
+class Engine {
+ public:
+  /// `file`: what mapped weights point into, or null. Errors: out_of_memory, unsupported (no
+  /// backend).
+  static Result<std::shared_ptr<Engine>> create(std::shared_ptr<const Gguf> file, ModelSpec spec,
+                                                LoadedWeights weights,
+                                                const EngineOptions& options);
+  /// Ends all requests as cancelled and the worker with them. On the worker itself (inside a
+  /// callback) the worker ends when the callback has returned.
+  void shutdown() noexcept;
+
+  const ModelSpec& spec() const { return spec_; }
+  const std::shared_ptr<KvCache>& kv() const { return kv_; }
+  bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
+
+  /// The request must be ready to run: its sequence has pending tokens.
+  void submit(std::shared_ptr<Request> request);
+  /// Only these are sampled: ids of the tokenizer, not of padding.
+  void set_sampled_width(std::size_t n) { sampled_width_ = n; }
+
+ private:
+  // The rows of one request in a pass.
+  struct Share {
+    Request* request;
+    std::size_t n_rows;
+  };
+
+  Engine() = default;
+  void loop() noexcept;
+  void step() noexcept;
+  void plan(bool decoding) noexcept;
+  Status add_rows(Request& request, std::size_t n_rows);
+  bool run_pass() noexcept;
+  void commit(const Share& share) noexcept;
+  Result<Token> choose(Request& request);
+  void end(Request& request, FinishReason reason, Error error) noexcept;
+
+  std::shared_ptr<const Gguf> file_;
+  ModelSpec spec_;
+  LoadedWeights weights_;
+  std::shared_ptr<KvCache> kv_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::size_t max_rows_ = 0;
+  std::size_t sampled_width_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::list<std::shared_ptr<Request>> incoming_;  // guarded by mutex_
+  std::atomic<bool> quit_{false};
+  std::thread worker_;
+
+  // The worker's own.
+  std::list<std::shared_ptr<Request>> active_;
+  std::vector<Row> rows_;
+  std::vector<const std::int32_t* const*> tables_;
+  std::vector<Share> shares_;
+  SamplerWorkspace workspace_;
+};
+
+}  // namespace decant::detail

@@ -1,0 +1,116 @@
+#include "schedule/request.hpp"
+
+namespace decant::detail {
+
+void Request::start() {
+  started_ = Clock::now();
+  n_prompt = sequence->tokens.size();
+  shared.stats.prompt_tokens = n_prompt;
+  shared.stats.cached_tokens = sequence->computed;
+  shared.stats.seed = seed;
+}
+
+FinishReason Request::accept(Token token) {
+  last_token_ = Clock::now();
+  sequence->tokens.push_back(token);
+  const std::size_t n = sequence->tokens.size() - n_prompt;
+  if (n == 1) first_token_ = last_token_;
+
+  FinishReason reason = FinishReason::none;
+  std::string passed, text;
+  if (std::binary_search(end_tokens.begin(), end_tokens.end(), token) && !options.ignore_end) {
+    reason = FinishReason::end_token;
+  } else if (tokenizer != nullptr) {
+    const std::string_view piece = tokenizer->piece_bytes(token);
+    bytes_ += piece;
+    if (stops.push(piece, passed)) reason = FinishReason::stop_string;
+    passed_ += passed.size();
+    utf8_.push(passed, text);
+  }
+  ends_.push_back(bytes_.size());
+  publish(std::move(text), token);
+  if (reason != FinishReason::none) return reason;
+  if (n >= options.max_tokens) return FinishReason::max_tokens;
+  if (sequence->tokens.size() >= sequence->capacity) return FinishReason::context_full;
+  return FinishReason::none;
+}
+
+void Request::publish(std::string&& text, std::optional<Token> token) {
+  {
+    const std::lock_guard lock(mutex);
+    shared.ready += text;
+    if (token) {
+      shared.tokens.push_back(*token);
+      ReplyStats& stats = shared.stats;
+      const auto ms = [](Clock::duration d) {
+        return std::chrono::duration<double, std::milli>(d).count();
+      };
+      stats.tokens = shared.tokens.size();
+      stats.ttft_ms = ms(first_token_ - started_);
+      if (stats.tokens > 1) {
+        stats.tpot_ms = ms(last_token_ - first_token_) / static_cast<double>(stats.tokens - 1);
+        stats.tokens_per_second = stats.tpot_ms > 0 ? 1000.0 / stats.tpot_ms : 0.0;
+      }
+    }
+  }
+  changed.notify_all();
+}
+
+/// After a stop string: tokens and text agree again. Tokens behind the text that is kept go; a
+/// token that the cut goes through is replaced by the tokens of its first part.
+void Request::keep_text_only() {
+  std::size_t whole = 0;
+  while (whole < ends_.size() && ends_[whole] <= passed_) ++whole;
+  const std::size_t whole_bytes = whole == 0 ? 0 : ends_[whole - 1];
+  std::vector<Token> rest;
+  if (whole_bytes < passed_) {
+    const std::string_view part =
+        std::string_view(bytes_).substr(whole_bytes, passed_ - whole_bytes);
+    const TextSpan span{part, false};
+    if (!tokenizer->tokenize({&span, 1}, rest)) rest.clear();
+  }
+  if (n_prompt + whole + rest.size() > sequence->capacity) rest.clear();
+  sequence->truncate(n_prompt + whole);
+  sequence->tokens.insert(sequence->tokens.end(), rest.begin(), rest.end());
+  const std::lock_guard lock(mutex);
+  shared.tokens.assign(sequence->tokens.begin() + static_cast<std::ptrdiff_t>(n_prompt),
+                       sequence->tokens.end());
+  shared.stats.tokens = shared.tokens.size();
+}
+
+/// Lets out what was held back; the reason, which may now be a stop string.
+FinishReason Request::flush(FinishReason reason) {
+  std::string rest, text;
+  if (reason != FinishReason::stop_string && stops.finish(rest)) reason = FinishReason::stop_string;
+  passed_ += rest.size();
+  utf8_.push(rest, text);
+  utf8_.finish(text);
+  publish(std::move(text), {});
+  if (reason == FinishReason::stop_string) keep_text_only();
+  return reason;
+}
+
+void Request::finish(FinishReason reason, Error error) noexcept {
+  if (n_logits == 0 && !error && reason != FinishReason::cancelled) {
+    try {
+      reason = flush(reason);
+    } catch (...) {
+      error = current_exception_error();
+    }
+  }
+  if (n_logits == 0 && (error || reason == FinishReason::cancelled)) {
+    sequence->truncate(undo_prefix);
+    sequence->tokens.insert(sequence->tokens.end(), undo_suffix.begin(), undo_suffix.end());
+  }
+  bytes_.resize(passed_);
+  {
+    const std::lock_guard lock(mutex);
+    shared.text = std::move(bytes_);
+    shared.reason = error ? FinishReason::none : reason;
+    shared.error = std::move(error);
+    shared.finished = true;
+  }
+  changed.notify_all();
+}
+
+}  // namespace decant::detail
