@@ -83,8 +83,8 @@ class GgufWriter {
     add_tensor(name, 0, std::move(shape), std::as_bytes(data));
   }
   /// Only the entry in the header; `offset` is relative to the data section.
-  void add_tensor_entry(std::string_view name, std::uint32_t type,
-                        std::vector<std::uint64_t> shape, std::uint64_t offset) {
+  void add_tensor_entry(std::string_view name, std::uint32_t type, std::vector<std::uint64_t> shape,
+                        std::uint64_t offset) {
     put_string(tensors_, name);
     put(tensors_, static_cast<std::uint32_t>(shape.size()));
     for (std::uint64_t n : shape) put(tensors_, n);
