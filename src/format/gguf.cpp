@@ -1,4 +1,6 @@
 // Opening GGUF files, one part or many, and answering questions about them.
+#include "base/fp_contract.hpp"
+
 #include "format/gguf.hpp"
 
 #include <algorithm>

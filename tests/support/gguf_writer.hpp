@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace decant::test {
+namespace decant_test {
 
 class GgufWriter {
  public:
@@ -163,4 +163,4 @@ class GgufWriter {
   Bytes data_;
 };
 
-}  // namespace decant::test
+}  // namespace decant_test

@@ -1,7 +1,7 @@
 // Reads numpy's .npy and .npz files (stored or deflated; C or Fortran order, which becomes C
 // order). Throws std::runtime_error with the reason. Link zlib.
 //
-//   const auto file = decant::test::read_npz("golden.npz");
+//   const auto file = decant_test::read_npz("golden.npz");
 //   const NpyArray& logits = file.at("logits");
 //   logits.shape;                       // {40, 512}
 //   std::vector<float> x = logits.as<float>();   // converted element by element if need be
@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace decant::test {
+namespace decant_test {
 
 struct NpyArray {
   std::string dtype;  // as in the file: "<f4", "<f8", "<i4", "<i8", "|u1", "|i1", "|b1"
@@ -197,4 +197,4 @@ inline std::map<std::string, NpyArray> read_npz(const std::string& path) {
   return arrays;
 }
 
-}  // namespace decant::test
+}  // namespace decant_test
