@@ -79,7 +79,7 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabu
 
   const std::size_t n_merges = vocabulary.merges.size();
   t->merges_.reserve(n_merges);
-  t->slots_.assign(std::bit_ceil(n_merges * 2 + 1), kBpeNone);
+  t->slots_.assign(std::bit_ceil(n_merges + n_merges / 2 + 1), kBpeNone);
   std::string left, right;
   for (std::size_t i = 0; i < n_merges; ++i) {
     const std::string_view text = vocabulary.merges[i];

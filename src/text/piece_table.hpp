@@ -1,5 +1,5 @@
 // A flat hash table from the bytes of a piece to its token. The bytes stay where they are, in the
-// tokenizer's arena; a slot is 8 bytes and about half of them are used.
+// tokenizer's arena; a slot is 8 bytes and a third to two thirds of them are used.
 #pragma once
 
 #include <bit>
@@ -42,7 +42,7 @@ class Pieces {
 class PieceTable {
  public:
   PieceTable() = default;
-  explicit PieceTable(std::size_t capacity) : slots_(std::bit_ceil(capacity * 2 + 1)) {}
+  explicit PieceTable(std::size_t capacity) : slots_(std::bit_ceil(capacity + capacity / 2 + 1)) {}
 
   /// The first of equal pieces stays. At most `capacity` of them.
   void insert(const Pieces& pieces, Token token) {

@@ -3,6 +3,7 @@
 //   SmolLM:  the same after every \p{N} was cut off as a piece of its own
 //   Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
 //            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//   Qwen 2:  Llama 3's with \p{N} in place of \p{N}{1,3}
 #include "text/pre_tokenizer.hpp"
 
 #include <array>
@@ -100,7 +101,8 @@ static bool pre_token_newline(const PreTokenChar& c) {
   return c.code_point == '\r' || c.code_point == '\n';
 }
 
-static std::size_t pre_token_llama3(std::string_view text, std::size_t begin) {
+static std::size_t pre_token_llama3_like(std::string_view text, std::size_t begin,
+                                         std::size_t max_digits) {
   if (const std::size_t n = pre_token_contraction(text, begin, true)) return begin + n;
   const PreTokenChar first = pre_token_char(text, begin);
   const PreTokenChar second = pre_token_char(text, begin + first.length);
@@ -108,7 +110,7 @@ static std::size_t pre_token_llama3(std::string_view text, std::size_t begin) {
     return pre_token_run(text, begin, UnicodeClass::letter);
   }
   if (first.kind == UnicodeClass::number) {
-    return pre_token_run(text, begin, UnicodeClass::number, 3);
+    return pre_token_run(text, begin, UnicodeClass::number, max_digits);
   }
   if (!pre_token_newline(first) && second.is(UnicodeClass::letter)) {
     return pre_token_run(text, begin + first.length, UnicodeClass::letter);
@@ -127,12 +129,21 @@ static std::size_t pre_token_llama3(std::string_view text, std::size_t begin) {
   return after_newline > begin ? after_newline : pre_token_spaces(text, begin, false);
 }
 
+static std::size_t pre_token_llama3(std::string_view text, std::size_t begin) {
+  return pre_token_llama3_like(text, begin, 3);
+}
+
+static std::size_t pre_token_qwen2(std::string_view text, std::size_t begin) {
+  return pre_token_llama3_like(text, begin, 1);
+}
+
 static constexpr PreTokenizer kPreTokenizers[] = {
     {"gpt-2", pre_token_gpt2_plain, false, false},
     {"smollm", pre_token_smollm, false, false},
     {"llama-bpe", pre_token_llama3, true, true},
     {"llama-v3", pre_token_llama3, true, true},
     {"llama3", pre_token_llama3, true, true},
+    {"qwen2", pre_token_qwen2, false, false},
 };
 
 const PreTokenizer* find_pre_tokenizer(std::string_view name) {
