@@ -6,9 +6,9 @@
 ///   auto reply   = session.generate({.max_tokens = 200}).value();
 ///   while (auto piece = reply.next()) std::cout << *piece << std::flush;
 ///
-/// Three classes do the work: Model (weights, tokenizer, engine), Session (one sequence of tokens with
-/// its KV pages) and Sampler (how the next token is chosen). Every call that can fail returns a
-/// Result; the library never throws, prints or ends the process. Paths and texts are UTF-8.
+/// Three classes do the work: Model (weights, tokenizer, engine), Session (one sequence of tokens
+/// with its KV pages) and Sampler (how the next token is chosen). Every call that can fail returns
+/// a Result; the library never throws, prints or ends the process. Paths and texts are UTF-8.
 #pragma once
 
 #include <chrono>
@@ -86,8 +86,9 @@ class DECANT_API Error {
     return *this;
   }
   ~Error();
-  ErrorCode code() const noexcept;           ///< none for a default-constructed Error
-  std::string_view message() const noexcept;  ///< ends with a zero byte; lives as long as this Error
+  ErrorCode code() const noexcept;  ///< none for a default-constructed Error
+  std::string_view message()
+      const noexcept;  ///< ends with a zero byte; lives as long as this Error
   explicit operator bool() const noexcept { return text_ != nullptr; }
 
  private:
@@ -178,14 +179,14 @@ enum class LogLevel { info, warning };
 
 struct ModelOptions {
   Backend backend = Backend::cpu;
-  int threads = 0;              ///< 0: one per processor, at most 64
-  std::size_t context = 0;      ///< tokens a session may hold; 0: min(the model's, 4096)
-  std::size_t sessions = 1;     ///< the KV pool holds so many full sessions
-  std::size_t kv_memory = 0;    ///< bytes of the KV pool; 0: by `context` and `sessions`
+  int threads = 0;            ///< 0: one per processor, at most 64
+  std::size_t context = 0;    ///< tokens a session may hold; 0: min(the model's, 4096)
+  std::size_t sessions = 1;   ///< the KV pool holds so many full sessions
+  std::size_t kv_memory = 0;  ///< bytes of the KV pool; 0: by `context` and `sessions`
   KvType kv_keys = KvType::automatic;
   KvType kv_values = KvType::automatic;
-  std::size_t chunk = 512;      ///< most prompt tokens in one pass, 1..4096; never changes results
-  bool mapped = false;          ///< map weights instead of reading them: the file must not shrink
+  std::size_t chunk = 512;       ///< most prompt tokens in one pass, 1..4096; never changes results
+  bool mapped = false;           ///< map weights instead of reading them: the file must not shrink
   bool vocabulary_only = false;  ///< load the tokenizer alone
   /// Called during load with 0..1, never falling; 1 only on success. Return false to cancel.
   bool (*progress)(void* user, float fraction) = nullptr;
@@ -196,8 +197,8 @@ struct ModelOptions {
 };
 
 struct TextOptions {
-  bool add_bos = true;   ///< put the begin token in front if the model wants one
-  bool special = true;   ///< text that looks like a special token becomes that token
+  bool add_bos = true;  ///< put the begin token in front if the model wants one
+  bool special = true;  ///< text that looks like a special token becomes that token
 };
 
 struct ModelInfo {
@@ -224,10 +225,12 @@ struct FileInfo {
   std::vector<Tensor> tensors;
   std::string tokenizer;
   std::string chat_template;
-  std::vector<std::pair<std::string, std::string>> metadata;  ///< arrays are shown by type and length
+  std::vector<std::pair<std::string, std::string>>
+      metadata;  ///< arrays are shown by type and length
 };
 
-/// One message of a conversation. `json` may carry an object merged into what the chat template sees.
+/// One message of a conversation. `json` may carry an object merged into what the chat template
+/// sees.
 struct Message {
   std::string role;
   std::string content;
@@ -266,7 +269,8 @@ class DECANT_API Model {
   /// invalid_argument (an id outside the vocabulary).
   Result<std::string> detokenize(std::span<const Token> tokens) const;
   /// The conversation as the model's prompt. Errors: unsupported, invalid_argument.
-  Result<std::string> render(std::span<const Message> messages, bool add_generation_prompt = true) const;
+  Result<std::string> render(std::span<const Message> messages,
+                             bool add_generation_prompt = true) const;
 
   /// A new, empty session. Errors: invalid_state (loaded with vocabulary_only), out_of_memory.
   Result<Session> session();
@@ -286,20 +290,23 @@ enum class SamplerStep : std::uint8_t { penalties, top_k, typical, top_p, min_p,
 /// Each step keeps at least one token. Ties go to the lower id. Random numbers are keyed by
 /// (seed, sample_index, position), so a draw does not depend on what happened before it.
 struct DECANT_API Sampler {
-  float temperature = 1.0f;         ///< >= 0; 0: greedy
-  int top_k = 0;                    ///< keep the k most likely; <= 0: off
-  float top_p = 1.0f;               ///< nucleus; in [0, 1], 1: off
-  float min_p = 0.0f;               ///< keep p >= min_p * max(p); in [0, 1], 0: off
-  float typical_p = 1.0f;           ///< locally typical sampling (Meister et al. 2022); in [0, 1], 1: off
-  float repetition_penalty = 1.0f;  ///< > 0; divides positive logits, multiplies negative (Keskar et al. 2019)
-  float frequency_penalty = 0.0f;   ///< subtracted once per occurrence
-  float presence_penalty = 0.0f;    ///< subtracted once if the token occurred
+  float temperature = 1.0f;  ///< >= 0; 0: greedy
+  int top_k = 0;             ///< keep the k most likely; <= 0: off
+  float top_p = 1.0f;        ///< nucleus; in [0, 1], 1: off
+  float min_p = 0.0f;        ///< keep p >= min_p * max(p); in [0, 1], 0: off
+  float typical_p = 1.0f;    ///< locally typical sampling (Meister et al. 2022); in [0, 1], 1: off
+  float repetition_penalty =
+      1.0f;  ///< > 0; divides positive logits, multiplies negative (Keskar et al. 2019)
+  float frequency_penalty = 0.0f;       ///< subtracted once per occurrence
+  float presence_penalty = 0.0f;        ///< subtracted once if the token occurred
   std::size_t penalty_last = SIZE_MAX;  ///< tokens of history that the penalties look at
-  std::optional<std::uint64_t> seed = {};  ///< none: drawn from the system and reported in the stats
-  std::uint32_t sample_index = 0;   ///< tells parallel samples of one seed apart
+  std::optional<std::uint64_t> seed =
+      {};                          ///< none: drawn from the system and reported in the stats
+  std::uint32_t sample_index = 0;  ///< tells parallel samples of one seed apart
   /// Steps that are left out do not happen.
-  std::vector<SamplerStep> order = {SamplerStep::penalties, SamplerStep::top_k, SamplerStep::typical,
-                                    SamplerStep::top_p, SamplerStep::min_p, SamplerStep::temperature};
+  std::vector<SamplerStep> order = {SamplerStep::penalties, SamplerStep::top_k,
+                                    SamplerStep::typical,   SamplerStep::top_p,
+                                    SamplerStep::min_p,     SamplerStep::temperature};
 
   static Sampler greedy();    ///< always the most likely token
   static Sampler precise();   ///< facts, code, extraction
@@ -314,7 +321,8 @@ struct DECANT_API Sampler {
   /// those share everything. Errors: invalid_argument, no_valid_token.
   Result<std::vector<double>> probabilities(std::span<const float> logits,
                                             std::span<const Token> history = {}) const;
-  /// Chooses a token. Without a seed, seed 0 is used here. Errors: invalid_argument, no_valid_token.
+  /// Chooses a token. Without a seed, seed 0 is used here. Errors: invalid_argument,
+  /// no_valid_token.
   Result<Token> sample(std::span<const float> logits, std::span<const Token> history = {},
                        std::uint64_t position = 0) const;
 };
@@ -324,18 +332,20 @@ struct DECANT_API Sampler {
 struct GenerateOptions {
   std::size_t max_tokens = SIZE_MAX;  ///< 0: success with no tokens
   Sampler sampler = {};
-  std::vector<std::string> stop = {};  ///< the reply ends before the first of these; none may be empty
-  bool ignore_end = false;            ///< go on after the model's end token
+  std::vector<std::string> stop =
+      {};                   ///< the reply ends before the first of these; none may be empty
+  bool ignore_end = false;  ///< go on after the model's end token
   /// May change the logits of each token before the sampler sees them. `history` is the session's
   /// tokens. Runs on the model's worker without locks. Return false to end with callback_failed.
-  bool (*process_logits)(void* user, std::span<const Token> history, std::span<float> logits) = nullptr;
+  bool (*process_logits)(void* user, std::span<const Token> history,
+                         std::span<float> logits) = nullptr;
   void* process_logits_user = nullptr;
 };
 
 enum class FinishReason {
-  none,          ///< still running, or ended by an error: see status()
-  end_token,     ///< the model ended its turn
-  stop_string,   ///< one of GenerateOptions::stop
+  none,         ///< still running, or ended by an error: see status()
+  end_token,    ///< the model ended its turn
+  stop_string,  ///< one of GenerateOptions::stop
   max_tokens,
   context_full,  ///< the session holds as many tokens as it can
   stopped,       ///< stop()
@@ -345,13 +355,13 @@ enum class FinishReason {
 DECANT_API const char* finish_reason_name(FinishReason reason) noexcept;
 
 struct ReplyStats {
-  std::size_t prompt_tokens = 0;    ///< tokens of the session before the first new one
-  std::size_t cached_tokens = 0;    ///< of these, already in the KV cache
-  std::size_t tokens = 0;           ///< tokens generated, an end token included
-  double ttft_ms = 0;               ///< time to first token, from the call of generate
-  double tpot_ms = 0;               ///< mean time per output token after the first
-  double tokens_per_second = 0;     ///< 1000 / tpot_ms
-  std::uint64_t seed = 0;           ///< repeats this reply
+  std::size_t prompt_tokens = 0;  ///< tokens of the session before the first new one
+  std::size_t cached_tokens = 0;  ///< of these, already in the KV cache
+  std::size_t tokens = 0;         ///< tokens generated, an end token included
+  double ttft_ms = 0;             ///< time to first token, from the call of generate
+  double tpot_ms = 0;             ///< mean time per output token after the first
+  double tokens_per_second = 0;   ///< 1000 / tpot_ms
+  std::uint64_t seed = 0;         ///< repeats this reply
 };
 
 /// A reply in flight. Move-only; dropping it cancels. `stop` and `cancel` may be called from any

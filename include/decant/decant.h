@@ -1,0 +1,135 @@
+/* Decant's C ABI: load a model, talk to it, read errors. The part of the library whose binary
+ * interface stays compatible; the C++ header decant.hpp has more.
+ *
+ *   decant_error error;
+ *   decant_model* model = NULL;
+ *   if (decant_model_load("model.gguf", NULL, &model, &error)) { puts(error.message); ... }
+ *
+ * Every call returns a decant_status (0 is success) and fills `error` if it is not NULL. Strings
+ * are UTF-8 and end with a zero byte. Handles may be freed in any order and from any thread; NULL
+ * is ignored. A session is used from one thread at a time, a model from any. A failed call changes
+ * nothing and leaves its out-parameters as they were. */
+#ifndef DECANT_H
+#define DECANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32) && defined(DECANT_SHARED)
+#if defined(DECANT_BUILDING)
+#define DECANT_C_API __declspec(dllexport)
+#else
+#define DECANT_C_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__) && !defined(_WIN32)
+#define DECANT_C_API __attribute__((visibility("default")))
+#else
+#define DECANT_C_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The numbers of decant::ErrorCode; new ones are appended. */
+enum decant_status {
+  DECANT_OK = 0,
+  DECANT_INVALID_ARGUMENT = 1,
+  DECANT_INVALID_STATE = 2,
+  DECANT_BUSY = 3,
+  DECANT_WOULD_BLOCK = 4,
+  DECANT_NOT_FOUND = 5,
+  DECANT_IO = 6,
+  DECANT_INVALID_FILE = 7,
+  DECANT_UNSUPPORTED = 8,
+  DECANT_OUT_OF_MEMORY = 9,
+  DECANT_CONTEXT_FULL = 10,
+  DECANT_NO_VALID_TOKEN = 11,
+  DECANT_CALLBACK_FAILED = 12,
+  DECANT_INTERNAL = 13
+};
+
+/* The status' name, for example "invalid_argument". Never NULL. */
+DECANT_C_API const char* decant_status_string(int status);
+/* "0.1.0" */
+DECANT_C_API const char* decant_version(void);
+
+typedef struct decant_error {
+  int status;
+  char message[1025]; /* says what, where and how to mend it; empty after success */
+} decant_error;
+
+typedef struct decant_model decant_model;
+typedef struct decant_session decant_session;
+
+/* Always begin with decant_model_options_default(): `size` tells which fields the caller knows. */
+typedef struct decant_model_options {
+  size_t size;
+  int use_reference; /* not 0: the reference backend */
+  int threads;       /* 0: one per processor */
+  size_t context;    /* tokens a session may hold; 0: min(the model's, 4096) */
+  size_t sessions;   /* the KV pool holds so many full sessions */
+  int mapped;        /* not 0: map weights instead of reading them; the file must not shrink */
+  /* Called while loading with 0..1, never falling; a result that is not 0 cancels. May be NULL. */
+  int (*progress)(void* user, float fraction);
+  void* progress_user;
+} decant_model_options;
+DECANT_C_API decant_model_options decant_model_options_default(void);
+
+/* options may be NULL. */
+DECANT_C_API int decant_model_load(const char* path, const decant_model_options* options,
+                                   decant_model** model, decant_error* error);
+DECANT_C_API void decant_model_free(decant_model* model);
+
+DECANT_C_API int decant_session_create(decant_model* model, decant_session** session,
+                                       decant_error* error);
+DECANT_C_API void decant_session_free(decant_session* session);
+/* A message of a conversation; role is "system", "user" or "assistant". */
+DECANT_C_API int decant_session_append_message(decant_session* session, const char* role,
+                                               const char* content, decant_error* error);
+/* Raw text to continue, n bytes. A session holds either messages or raw text. */
+DECANT_C_API int decant_session_append_text(decant_session* session, const char* text, size_t n,
+                                            decant_error* error);
+
+/* Always begin with decant_generate_options_default(). */
+typedef struct decant_generate_options {
+  size_t size;
+  size_t max_tokens; /* SIZE_MAX: until the model ends its turn or the session is full */
+  float temperature; /* 0: always the most likely token */
+  int top_k;         /* <= 0: off */
+  float top_p;       /* 1: off */
+  float min_p;       /* 0: off */
+  int has_seed;      /* 0: a seed is drawn from the system */
+  uint64_t seed;
+  const char* const* stop; /* [n_stop] the reply ends before the first of these; may be NULL */
+  size_t n_stop;
+} decant_generate_options;
+DECANT_C_API decant_generate_options decant_generate_options_default(void);
+
+/* The library fills the fields that fit `size`, which the caller sets to sizeof(decant_stats). */
+typedef struct decant_stats {
+  size_t size;
+  size_t prompt_tokens;
+  size_t cached_tokens;
+  size_t tokens;
+  double ttft_ms; /* time to first token */
+  double tpot_ms; /* mean time per token after the first */
+  uint64_t seed;
+  const char* finish_reason; /* "end_token", "max_tokens", ...; never freed */
+} decant_stats;
+
+/* n bytes of text: whole UTF-8 characters, no zero byte at the end. Runs on the calling thread. A
+ * result that is not 0 stops the reply and keeps what came. */
+typedef int (*decant_text_callback)(void* user, const char* text, size_t n);
+
+/* Generates a reply and returns when it has ended. options, on_text and stats may be NULL. */
+DECANT_C_API int decant_session_generate(decant_session* session,
+                                         const decant_generate_options* options,
+                                         decant_text_callback on_text, void* user,
+                                         decant_stats* stats, decant_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
