@@ -33,14 +33,20 @@ class SpmTokenizer final : public Tokenizer {
     std::string_view text;
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
+    bool after_unknown = false;  // neighbouring unknown characters are one unknown token
   };
 
+  bool joined(char left, char right) const {
+    return joined_[static_cast<std::uint8_t>(left) * 256u + static_cast<std::uint8_t>(right)];
+  }
+  void merge_symbols(Work& work, std::vector<Token>& out) const;
   void add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const;
   void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
   std::size_t table_bytes() const noexcept override;
 
   PieceTable table_;
   std::vector<float> scores_;           // [n_vocab]
+  std::vector<bool> joined_;            // [256][256] some piece holds these two bytes side by side
   std::array<Token, 256> byte_tokens_;  // -1: none
   Token unknown_ = -1;                  // -1: none
   std::size_t longest_piece_ = 0;       // bytes

