@@ -4,6 +4,7 @@
 #include <iostream>
 
 int main(int argc, char** argv) try {
+  // [hello]
   auto model = decant::Model::load(argc > 1 ? argv[1] : "model.gguf").value();
   auto session = model.session().value();
   session.append(decant::Message{"user", argc > 2 ? argv[2] : "Why is the sky blue?"}).value();
@@ -11,6 +12,7 @@ int main(int argc, char** argv) try {
   while (auto piece = reply.next()) std::cout << *piece << std::flush;
   std::cout << '\n';
   reply.status().value();
+  // [/hello]
 } catch (const decant::Exception& error) {
   std::cerr << error.what() << '\n';
   return 1;

@@ -2,6 +2,7 @@
 // request keeps its sequence, and the last handle to go ends the worker.
 #pragma once
 
+#include "base/float_mode.hpp"
 #include "schedule/engine.hpp"
 #include "text/chat_builtin.hpp"
 
@@ -51,9 +52,11 @@ struct ReplyState {
   ~ReplyState() { request->asked = Request::Asked::cancel; }
 };
 
-/// Runs the body of a public function; exceptions become an Error.
+/// Runs the body of a public function in the library's floating-point mode; exceptions become an
+/// Error.
 template <class Body>
 auto guarded(Body&& body) noexcept -> decltype(body()) {
+  const FloatMode mode;
   try {
     return body();
   } catch (...) {
