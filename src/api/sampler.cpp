@@ -61,15 +61,14 @@ static void sampler_review(const Sampler& s, std::vector<std::string>& warnings)
     warnings.emplace_back(valid.error().message());
     return;
   }
-  const auto place = [&](SamplerStep step) {
-    return std::find(s.order.begin(), s.order.end(), step) - s.order.begin();
-  };
   const auto missing = [&](SamplerStep step) {
     return std::find(s.order.begin(), s.order.end(), step) == s.order.end();
   };
-  const bool penalises = s.repetition_penalty != 1.0f || s.frequency_penalty != 0.0f ||
-                         s.presence_penalty != 0.0f;
-  const bool top_k = s.top_k > 0, top_p = s.top_p < 1.0f, min_p = s.min_p > 0.0f;
+  const bool penalises =
+      s.repetition_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
+  const bool top_k = s.top_k > 0;
+  const bool top_p = s.top_p < 1.0f;
+  const bool min_p = s.min_p > 0.0f;
   const bool typical = s.typical_p < 1.0f;
   const bool greedy = s.temperature == 0.0f;
 
@@ -85,7 +84,7 @@ static void sampler_review(const Sampler& s, std::vector<std::string>& warnings)
        "min_p is set, but order leaves it out: it does not happen");
   warn(typical && missing(SamplerStep::typical),
        "typical_p is set, but order leaves it out: it does not happen");
-  warn(penalises && !missing(SamplerStep::penalties) && place(SamplerStep::penalties) != 0,
+  warn(penalises && !missing(SamplerStep::penalties) && s.order[0] != SamplerStep::penalties,
        "penalties come after another step: tokens that were dropped before cannot come back");
 
   warn(greedy && typical,
@@ -103,7 +102,7 @@ static void sampler_review(const Sampler& s, std::vector<std::string>& warnings)
   warn(s.temperature > 2.0f, "a temperature above 2 seldom gives readable text");
   warn(top_p && s.top_p < 0.05f, "top_p near 0 takes the most likely token: set temperature 0");
   warn(s.min_p > 0.5f, "min_p above 0.5 is nearly greedy; usual values are 0.02 to 0.1");
-  warn((top_p ? 1 : 0) + (min_p ? 1 : 0) + (typical ? 1 : 0) == 3,
+  warn(top_p && min_p && typical,
        "top_p, min_p and typical_p all cut the same tail: one of them is easier to tune");
 
   warn(penalises && s.penalty_last == 0, "penalty_last 0 leaves the penalties nothing to look at");
@@ -135,8 +134,7 @@ Result<std::vector<double>> Sampler::probabilities(std::span<const float> logits
     const detail::FloatMode mode;
     detail::SamplerWorkspace workspace;
     std::vector<double> probabilities(logits.size());
-    DECANT_TRY(
-        detail::sampler_distribution(*this, logits, history, workspace, probabilities));
+    DECANT_TRY(detail::sampler_distribution(*this, logits, history, workspace, probabilities));
     return probabilities;
   } catch (...) {
     return detail::current_exception_error();

@@ -23,8 +23,8 @@ static bool sampler_is_greedy(float temperature) {
 
 Status sampler_validate(const Sampler& s) {
   const auto outside = [](const char* field, float value, const char* range) {
-    return make_error(ErrorCode::invalid_argument, "sampler: {} is {}, but must be {}", field, value,
-                      range);
+    return make_error(ErrorCode::invalid_argument, "sampler: {} is {}, but must be {}", field,
+                      value, range);
   };
   const auto is_probability = [](float value) { return value >= 0.0f && value <= 1.0f; };
   if (!(s.temperature >= 0.0f && std::isfinite(s.temperature)))
@@ -103,8 +103,8 @@ static bool sampler_before(const SamplerRanked& a, const SamplerRanked& b) {
 /// alone; NaN is treated as -inf.
 static void sampler_load(SamplerWorkspace& w, std::span<const float> logits, bool infinite) {
   const std::size_t n = logits.size();
-  const float limit = infinite ? std::numeric_limits<float>::max()
-                               : -std::numeric_limits<float>::infinity();
+  const float limit =
+      infinite ? std::numeric_limits<float>::max() : -std::numeric_limits<float>::infinity();
   std::size_t count = 0;
   for (std::size_t i = 0; i < n; ++i) {
     w.ids[count] = static_cast<Token>(i);
@@ -127,7 +127,8 @@ static double sampler_penalised(const Sampler& s, double x, std::uint32_t occurs
          static_cast<double>(s.presence_penalty);
 }
 
-/// The part of the history that counts, with w.occurs filled for it. The caller zeroes what it reads.
+/// The part of the history that counts, with w.occurs filled for it. The caller zeroes what it
+/// reads.
 static std::span<const Token> sampler_count(const Sampler& s, std::span<const Token> history,
                                             SamplerWorkspace& w) {
   const auto recent = history.last(std::min(history.size(), s.penalty_last));
@@ -222,8 +223,8 @@ static void sampler_keep_mass(SamplerWorkspace& w, double target, double floor, 
 static void sampler_top_p(SamplerWorkspace& w, float top_p) {
   if (top_p >= 1.0f) return;
   sampler_weigh(w);
-  // All tokens lighter than (1 - P) / 2 of the mean weigh less than (1 - P) / 2 of the total, so the
-  // prefix is full before the first of them, unless that margin is within reach of rounding.
+  // All tokens lighter than (1 - P) / 2 of the mean weigh less than (1 - P) / 2 of the total, so
+  // the prefix is full before the first of them, unless that margin is within reach of rounding.
   const double rest = 1.0 - static_cast<double>(top_p);
   const double floor = rest < 1e-6 ? 0.0 : 0.5 * rest * w.total / static_cast<double>(w.count);
   sampler_keep_mass(w, static_cast<double>(top_p) * w.total, floor,
@@ -383,8 +384,9 @@ Status sampler_distribution(const Sampler& sampler, std::span<const float> logit
                             std::span<const Token> history, SamplerWorkspace& w,
                             std::span<double> probabilities) {
   if (probabilities.size() != logits.size())
-    return make_error(ErrorCode::invalid_argument, "sampler: room for {} probabilities of {} logits",
-                      probabilities.size(), logits.size());
+    return make_error(ErrorCode::invalid_argument,
+                      "sampler: room for {} probabilities of {} logits", probabilities.size(),
+                      logits.size());
   DECANT_TRY(sampler_apply(sampler, logits, history, w));
   sampler_weigh(w);
   std::fill(probabilities.begin(), probabilities.end(), 0.0);

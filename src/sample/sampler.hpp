@@ -30,10 +30,10 @@ struct SamplerWorkspace {
   };
 
   std::size_t count = 0;
-  std::vector<Token> ids;             // ascending
-  std::vector<double> logits;         // finite
-  std::vector<double> weights;        // exp(logit - max), valid while `weighed`
-  double total = 0.0;                 // sum of weights, the same
+  std::vector<Token> ids;       // ascending
+  std::vector<double> logits;   // finite
+  std::vector<double> weights;  // exp(logit - max), valid while `weighed`
+  double total = 0.0;           // sum of weights, the same
   bool weighed = false;
   std::vector<Ranked> ranked;         // scratch
   std::vector<std::uint32_t> occurs;  // [n_vocab] scratch, all 0 between calls
@@ -42,10 +42,10 @@ struct SamplerWorkspace {
 /// Fields out of range, and orders that name a step twice, are invalid_argument.
 Status sampler_validate(const Sampler& sampler);
 
-/// Chooses a token of `logits` [n_vocab]. The draw: u in [0, 1) from (seed, sample_index, position);
-/// the first candidate, ids ascending, at which the running sum of weights exceeds u * total.
-/// PRECOND: FloatMode holds. Errors: invalid_argument (also history ids outside [0, n_vocab)),
-/// no_valid_token. A failed call leaves the workspace usable; std::bad_alloc passes.
+/// Chooses a token of `logits` [n_vocab]: with u in [0, 1) from (seed, sample_index, position), the
+/// first candidate, ids ascending, at which the running sum of weights exceeds u * total.
+/// PRECOND: FloatMode holds. std::bad_alloc passes; a failed call leaves the workspace usable.
+/// Errors: invalid_argument (also for history ids outside [0, n_vocab)), no_valid_token.
 Result<Token> sample_token(const Sampler& sampler, std::span<const float> logits,
                            std::span<const Token> history, std::uint64_t seed,
                            std::uint64_t position, SamplerWorkspace& workspace);

@@ -61,9 +61,9 @@ std::vector<double> evaluate(const std::vector<double>& x) {
 }
 
 std::vector<double> interesting() {
-  std::vector<double> x = {0.0,    -0.0,    5e-324, 1e-310, -1e-310, 1.0,    -1.0, 0.5,
-                           -708.5, -744.0,  -745.1, -746.0, 709.7,   710.0,  kInf, -kInf,
-                           kNan,   1e-17,   1e8,    1e9,    1048575, 355.0,  1e308};
+  std::vector<double> x = {0.0,    -0.0,   5e-324, 1e-310, -1e-310, 1.0,   -1.0, 0.5,
+                           -708.5, -744.0, -745.1, -746.0, 709.7,   710.0, kInf, -kInf,
+                           kNan,   1e-17,  1e8,    1e9,    1048575, 355.0, 1e308};
   for (std::uint64_t i = 0; i < 500; ++i) x.push_back(uniform(i, -50.0, 50.0));
   return x;
 }
@@ -92,8 +92,8 @@ TEST_CASE("math functions agree with the C library's long double on dense sample
     for (std::uint64_t i = 0; i < 40000; ++i) {
       const double x = uniform(i, low, high);
       const long double expected = reference(static_cast<long double>(x));
-      const double error = static_cast<double>(std::abs(f(x) - expected)) /
-                           math_ulp(static_cast<double>(expected));
+      const double error =
+          static_cast<double>(std::abs(f(x) - expected)) / math_ulp(static_cast<double>(expected));
       if (!(error <= worst)) worst = error, at = x;
     }
     INFO(name << " in [" << low << ", " << high << "]: " << worst << " ulp at " << at);
@@ -113,8 +113,9 @@ TEST_CASE("math functions agree with the C library's long double on dense sample
   check("sin", sin_d, sin_l, -1048576.0, 1048576.0, 1.0);
   check("cos", cos_d, cos_l, -1048576.0, 1048576.0, 1.0);
   check("sin", sin_d, sin_l, -1e8, 1e8, 1.0);
-  check("pow", [](double x) { return pow_d(x, -0.6); },
-        [](long double x) { return std::pow(x, static_cast<long double>(-0.6)); }, 1.0, 1e7, 1.5);
+  check(
+      "pow", [](double x) { return pow_d(x, -0.6); },
+      [](long double x) { return std::pow(x, static_cast<long double>(-0.6)); }, 1.0, 1e7, 1.5);
 }
 #endif
 
