@@ -429,7 +429,9 @@ class DECANT_API Session {
   /// messages: use it with 0 there. Errors: busy, invalid_argument, invalid_state.
   Status rewind(std::size_t n_tokens);
 
-  std::span<const Token> tokens() const noexcept;  ///< lives until the next call on this Session
+  /// The tokens so far; while a Reply is in flight, those that stay whatever becomes of it. Lives
+  /// until the next call on this Session.
+  std::span<const Token> tokens() const noexcept;
   std::span<const Message> messages() const noexcept;  ///< the same
 
  private:

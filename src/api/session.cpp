@@ -163,7 +163,10 @@ Result<Reply> Session::generate(const GenerateOptions& options) {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     DECANT_ASSIGN(const std::shared_ptr<Request> request, make_reply(s, options));
-    auto reply = std::make_shared<ReplyState>(s.model, request, std::string());
+    const auto reply = std::make_shared<ReplyState>();
+    reply->model = s.model;
+    reply->request = request;
+    Engine::Requests submission{request};  // the last thing to allocate: what follows cannot fail
     Sequence& sequence = *s.sequence;
     request->undo_prefix = sequence.tokens.size();
     if (s.kind == SessionState::Kind::chat) {
@@ -181,7 +184,7 @@ Result<Reply> Session::generate(const GenerateOptions& options) {
       return make_error(ErrorCode::invalid_state,
                         "there is nothing to continue: append a message, text or tokens first");
     leave_something_to_run(sequence);
-    s.n_seen = sequence.tokens.size();
+    s.n_seen = request->undo_prefix;
     s.request = request;
     request->start();
     if (options.max_tokens == 0) {
@@ -189,9 +192,9 @@ Result<Reply> Session::generate(const GenerateOptions& options) {
     } else if (sequence.tokens.size() == sequence.capacity) {
       request->finish(FinishReason::context_full, {});
     } else {
-      s.model->engine->submit(request);
+      s.model->engine->submit(std::move(submission));
     }
-    return Reply(std::move(reply));
+    return Reply(reply);
   });
 }
 
@@ -224,7 +227,7 @@ Status Session::logits(std::span<float> rows) {
     request->n_logits = n;
     request->logits_out = rows.data();
     leave_something_to_run(*s.sequence, n);
-    s.model->engine->submit(request);
+    s.model->engine->submit({request});
     request->wait();
     const std::lock_guard lock(request->mutex);
     if (request->shared.error) return request->shared.error;

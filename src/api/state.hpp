@@ -38,7 +38,7 @@ struct SessionState {
   std::vector<std::vector<Token>> generated;  // [messages]: of replies, without the end token
   std::vector<float> logits;                  // [n_vocab]
   std::shared_ptr<Request> request;           // the last reply, until its outcome is taken in
-  std::size_t n_seen = 0;                     // tokens that tokens() shows while it is in flight
+  std::size_t n_seen = 0;  // tokens that stay whatever becomes of it: what tokens() shows meanwhile
 
   /// `busy` while a reply is in flight; takes in the outcome of one that ended.
   Status settle();
@@ -49,7 +49,9 @@ struct ReplyState {
   std::shared_ptr<Request> request;
   std::string piece;  // what next() returned last
 
-  ~ReplyState() { request->asked = Request::Asked::cancel; }
+  ~ReplyState() {
+    if (request != nullptr) request->asked = Request::Asked::cancel;
+  }
 };
 
 /// Runs the body of a public function in the library's floating-point mode; exceptions become an

@@ -6,7 +6,7 @@ namespace decant::detail {
 
 namespace {
 
-constexpr std::uint64_t kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxVocabulary = 1 << 24;
+constexpr std::uint64_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxWidth = 1 << 20, kMaxVocabulary = 1 << 24;
 
 /// What every architecture says in the same keys, and how to read them.
 struct ArchitectureReader {
@@ -15,12 +15,15 @@ struct ArchitectureReader {
 
   std::string key(std::string_view name) const { return prefix + std::string(name); }
 
+  Status present(std::string_view name) const {
+    if (file.has(key(name))) return {};
+    return make_error(ErrorCode::invalid_file, "{}: the key {} is missing", file.name(), key(name));
+  }
+
   /// A number in [low, high]; `fallback` 0 means that the key must be there.
   Result<int> count(std::string_view name, std::uint64_t fallback, std::uint64_t low,
                     std::uint64_t high) const {
-    if (fallback == 0 && !file.has(key(name)))
-      return make_error(ErrorCode::invalid_file, "{}: the key {} is missing", file.name(),
-                        key(name));
+    if (fallback == 0) DECANT_TRY(present(name));
     DECANT_ASSIGN(const std::uint64_t value, file.uint(key(name), fallback));
     if (value < low || value > high)
       return make_error(ErrorCode::invalid_file, "{}: {} is {}, must be {} to {}", file.name(),
@@ -28,8 +31,9 @@ struct ArchitectureReader {
     return static_cast<int>(value);
   }
 
-  /// A finite number above 0.
-  Result<double> positive(std::string_view name, double fallback) const {
+  /// A finite number above 0; `fallback` 0 means that the key must be there.
+  Result<double> positive(std::string_view name, double fallback = 0.0) const {
+    if (fallback == 0.0) DECANT_TRY(present(name));
     DECANT_ASSIGN(const double value, file.number(key(name), fallback));
     if (!(value > 0.0) || !std::isfinite(value))
       return make_error(ErrorCode::invalid_file, "{}: {} must be a finite number above 0",
@@ -49,7 +53,8 @@ struct ArchitectureReader {
 
 /// rope.scaling.*: none or linear. (llama3 scaling comes as the tensor rope_freqs.weight.)
 Result<double> read_position_scale(const ArchitectureReader& in) {
-  DECANT_ASSIGN(const std::string_view type, in.file.string(in.key("rope.scaling.type"), "none"));
+  DECANT_TRY(in.absent("rope.scale_linear", 1));  // its name in the first files
+  DECANT_ASSIGN(const std::string_view type, in.file.string(in.key("rope.scaling.type"), "linear"));
   if (type == "none") return 1.0;
   if (type != "linear")
     return make_error(ErrorCode::unsupported, "{}: {} '{}' is not supported; linear and llama3 are",
@@ -65,7 +70,7 @@ Result<ModelSpec> read_decoder(const ArchitectureReader& in, RopePairs pairs) {
   DECANT_ASSIGN(spec.n_embd, in.count("embedding_length", 0, 1, kMaxWidth));
   DECANT_ASSIGN(const int context, in.count("context_length", 0, 1, INT32_MAX));
   spec.trained_context = static_cast<std::uint64_t>(context);
-  DECANT_ASSIGN(spec.norm_eps, in.positive("attention.layer_norm_rms_epsilon", 1e-5));
+  DECANT_ASSIGN(spec.norm_eps, in.positive("attention.layer_norm_rms_epsilon"));
   DECANT_TRY(in.absent("expert_count", 0));
   DECANT_TRY(in.absent("attn_logit_softcapping", 0));
   DECANT_TRY(in.absent("final_logit_softcapping", 0));
@@ -73,9 +78,9 @@ Result<ModelSpec> read_decoder(const ArchitectureReader& in, RopePairs pairs) {
   DECANT_TRY(in.absent("residual_scale", 1));
 
   LayerSpec layer;
-  DECANT_ASSIGN(layer.n_heads, in.count("attention.head_count", 0, 1, 65536));
+  DECANT_ASSIGN(layer.n_heads, in.count("attention.head_count", 0, 1, kMaxHeads));
   DECANT_ASSIGN(layer.n_kv_heads, in.count("attention.head_count_kv",
-                                           static_cast<std::uint64_t>(layer.n_heads), 1, 65536));
+                                           static_cast<std::uint64_t>(layer.n_heads), 1, kMaxHeads));
   if (layer.n_heads % layer.n_kv_heads != 0)
     return make_error(ErrorCode::invalid_file, "{}: {} query heads are no multiple of {} KV heads",
                       in.file.name(), layer.n_heads, layer.n_kv_heads);
@@ -127,9 +132,15 @@ Result<ModelSpec> read_gemma3(const ArchitectureReader& in) {
   DECANT_ASSIGN(local.base, in.positive("rope.freq_base_swa", 10000.0));
   local.position_scale = 1.0;
   spec.ropes.push_back(local);
+  // The 27B model, told by its depth, divides scores by sqrt(width / heads); no key says so.
+  constexpr std::size_t kLayers27B = 62;
+  const int scale_dim = spec.layers.size() == kLayers27B
+                            ? std::max(1, spec.n_embd / spec.layers[0].n_heads)
+                            : spec.layers[0].key_dim;
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     LayerSpec& layer = spec.layers[i];
     layer.activation = Activation::gelu_tanh;
+    layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(scale_dim));
     if ((i + 1) % static_cast<std::size_t>(pattern) == 0) continue;
     layer.window = window;
     layer.rope = 1;

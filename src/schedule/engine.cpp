@@ -1,5 +1,7 @@
 #include "schedule/engine.hpp"
 
+#include <limits>
+
 #include "backend/reference/reference.hpp"
 #include "base/float_mode.hpp"
 #include "model/forward.hpp"
@@ -44,11 +46,10 @@ void Engine::shutdown() noexcept {
     worker_.join();
 }
 
-void Engine::submit(std::shared_ptr<Request> request) {
-  std::list<std::shared_ptr<Request>> one{std::move(request)};
+void Engine::submit(Requests requests) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    incoming_.splice(incoming_.end(), one);
+    incoming_.splice(incoming_.end(), requests);
   }
   wake_.notify_all();
 }
@@ -164,14 +165,18 @@ Result<Token> Engine::choose(Request& request) {
     }
     if (!going_on) return make_error(ErrorCode::callback_failed, "process_logits ended the reply");
   }
-  return sample_token(options.sampler, std::span(request.logits).first(sampled_width_), history,
-                      request.seed, history.size(), workspace_);
+  const FloatMode mode;  // the callback may have left another
+  // Padding behind the tokenizer's last id may stand in a prompt but is never chosen.
+  std::fill(request.logits.begin() + static_cast<std::ptrdiff_t>(sampled_width_),
+            request.logits.end(), -std::numeric_limits<float>::infinity());
+  return sample_token(options.sampler, request.logits, history, request.seed, history.size(),
+                      workspace_);
 }
 
 void Engine::end(Request& request, FinishReason reason, Error error) noexcept {
   const auto at = std::find_if(active_.begin(), active_.end(),
                                [&](const auto& active) { return active.get() == &request; });
-  std::list<std::shared_ptr<Request>> ended;
+  Requests ended;
   ended.splice(ended.end(), active_, at);
   request.finish(reason, std::move(error));
 }

@@ -37,8 +37,9 @@ class Engine {
   const std::shared_ptr<KvCache>& kv() const { return kv_; }
   bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
 
-  /// The request must be ready to run: its sequence has pending tokens.
-  void submit(std::shared_ptr<Request> request);
+  using Requests = std::list<std::shared_ptr<Request>>;
+  /// The requests must be ready to run: their sequences have pending tokens.
+  void submit(Requests requests) noexcept;
   /// Only these are sampled: ids of the tokenizer, not of padding.
   void set_sampled_width(std::size_t n) { sampled_width_ = n; }
 
@@ -70,12 +71,12 @@ class Engine {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::list<std::shared_ptr<Request>> incoming_;  // guarded by mutex_
+  Requests incoming_;  // guarded by mutex_
   std::atomic<bool> quit_{false};
   std::thread worker_;
 
   // The worker's own.
-  std::list<std::shared_ptr<Request>> active_;
+  Requests active_;
   std::vector<Row> rows_;
   std::vector<const std::int32_t* const*> tables_;
   std::vector<Share> shares_;

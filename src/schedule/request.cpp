@@ -67,7 +67,10 @@ void Request::keep_text_only() {
     const std::string_view part =
         std::string_view(bytes_).substr(whole_bytes, passed_ - whole_bytes);
     const TextSpan span{part, false};
-    if (!tokenizer->tokenize({&span, 1}, rest)) rest.clear();
+    std::string written;
+    const bool exact = tokenizer->tokenize({&span, 1}, rest) &&
+                       tokenizer->detokenize(rest, written) && written == part;
+    if (!exact) rest.clear();  // a vocabulary that cannot write it
   }
   if (n_prompt + whole + rest.size() > sequence->capacity) rest.clear();
   sequence->truncate(n_prompt + whole);
