@@ -35,11 +35,11 @@ class PatternAutomaton {
   struct Node {
     std::uint32_t first_child = 0;  // children lie side by side, ascending by byte
     std::uint32_t end_child = 0;
-    State fail = kStart;            // the longest proper suffix that is a state
+    State fail = kStart;  // the longest proper suffix that is a state
     State longest = kStart;
     std::uint32_t depth = 0;
     std::uint32_t pattern = 0;
-    std::uint8_t byte = 0;          // the last one
+    std::uint8_t byte = 0;  // the last one
   };
   State child(State state, std::uint8_t byte) const;  // kStart: none
 

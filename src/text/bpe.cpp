@@ -56,7 +56,8 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabu
   t->add_bos_ = pre->add_bos;
 
   std::array<std::int16_t, 0x144> bytes;
-  for (std::uint32_t c = 0; c < bytes.size(); ++c) bytes[c] = static_cast<std::int16_t>(bpe_byte(c));
+  for (std::uint32_t c = 0; c < bytes.size(); ++c)
+    bytes[c] = static_cast<std::int16_t>(bpe_byte(c));
   const std::size_t n_vocab = vocabulary.tokens.size();
   t->pieces_.reserve(n_vocab, vocabulary.token_bytes());
   PieceTable table(n_vocab);
@@ -123,8 +124,7 @@ std::size_t BpeTokenizer::find_slot(Token left, Token right) const {
 
 void BpeTokenizer::add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const {
   if (left == kBpeNone || right == kBpeNone) return;
-  const std::uint32_t rank =
-      slots_[find_slot(work.symbols[left].token, work.symbols[right].token)];
+  const std::uint32_t rank = slots_[find_slot(work.symbols[left].token, work.symbols[right].token)];
   if (rank == kBpeNone) return;
   work.heap.push_back({rank, left, right});
   std::push_heap(work.heap.begin(), work.heap.end(), std::greater<>());

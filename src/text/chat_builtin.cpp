@@ -116,7 +116,9 @@ std::optional<ChatFormat> detect_chat_format(const Vocabulary& vocabulary,
     return std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), token) !=
            vocabulary.tokens.end();
   };
-  const auto says = [&](std::string_view part) { return text.find(part) != std::string_view::npos; };
+  const auto says = [&](std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+  };
   // Gemma 3's template, the one that takes system messages; base models carry none.
   if (architecture == "gemma3" && has("<start_of_turn>") && has("<end_of_turn>") &&
       (text.empty() || (says("<start_of_turn>") && says("first_user_prefix")))) {

@@ -62,8 +62,8 @@ static std::size_t pre_token_contraction(std::string_view text, std::size_t at, 
   return 0;
 }
 
-// \s+(?!\S)|\s+ on a run of spaces that is not empty: all of it at the end of the text, else all but
-// its last character, which goes with what follows.
+// \s+(?!\S)|\s+ on a run of spaces that is not empty: all of it at the end of the text, else all
+// but its last character, which goes with what follows.
 static std::size_t pre_token_spaces(std::string_view text, std::size_t begin, bool digits_alone) {
   std::size_t last = begin, end = begin;
   PreTokenChar c = pre_token_char(text, begin);
@@ -137,14 +137,16 @@ static std::size_t pre_token_qwen2(std::string_view text, std::size_t begin) {
   return pre_token_llama3_like(text, begin, 1);
 }
 
+// clang-format off
 static constexpr PreTokenizer kPreTokenizers[] = {
     {"gpt-2", pre_token_gpt2_plain, false, false},
     {"smollm", pre_token_smollm, false, false},
+    {"qwen2", pre_token_qwen2, false, false},
     {"llama-bpe", pre_token_llama3, true, true},
     {"llama-v3", pre_token_llama3, true, true},
     {"llama3", pre_token_llama3, true, true},
-    {"qwen2", pre_token_qwen2, false, false},
 };
+// clang-format on
 
 const PreTokenizer* find_pre_tokenizer(std::string_view name) {
   for (const PreTokenizer& p : kPreTokenizers) {

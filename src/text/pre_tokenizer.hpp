@@ -1,6 +1,7 @@
 // Pre-tokenizers of byte-level BPE by their names in GGUF files: they cut a text into the pieces in
-// which bytes are merged. Each is a matcher written by hand for the regular expression of the model's
-// tokenizer; it looks at a run of equal characters a constant number of times and uses constant stack.
+// which bytes are merged. Each is a matcher written by hand for the regular expression of the
+// model's tokenizer; it looks at a run of equal characters a constant number of times and uses
+// constant stack.
 #pragma once
 
 #include <cstddef>

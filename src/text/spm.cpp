@@ -1,6 +1,8 @@
-// SentencePiece's BPE with a heap of candidate merges: O(n log n) on a text of n bytes. No merge can
-// cross two bytes that stand side by side in no piece, so that the text is cut there first: words in
-// practice, and the work stays in the cache.
+// SentencePiece's BPE with a heap of candidate merges: O(n log n) on a text of n bytes. No merge
+// can cross two bytes that stand side by side in no piece, so that the text is cut there first:
+// words in practice, and the work stays in the cache.
+#include "base/fp_contract.hpp"
+
 #include "text/spm.hpp"
 
 #include <algorithm>
@@ -58,8 +60,8 @@ Result<std::unique_ptr<Tokenizer>> SpmTokenizer::create(const Vocabulary& vocabu
       const int byte = spm_byte(text);
       if (byte < 0) {
         return make_error(ErrorCode::invalid_file,
-                          "tokenizer.ggml.tokens: byte piece {} ('{}') does not look like <0x0A>", i,
-                          text.substr(0, 64));
+                          "tokenizer.ggml.tokens: byte piece {} ('{}') does not look like <0x0A>",
+                          i, text.substr(0, 64));
       }
       piece.push_back(static_cast<char>(byte));
       t->byte_tokens_[static_cast<std::size_t>(byte)] = token;
@@ -108,7 +110,8 @@ void SpmTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out)
   for (std::size_t at = 0; at < text.size();) {
     const std::uint32_t length = utf8_decode(text.substr(at)).length;
     const auto i = static_cast<std::uint32_t>(symbols.size());
-    symbols.push_back({static_cast<std::uint32_t>(at), length, i == 0 ? kSpmNone : i - 1, i + 1, -1});
+    symbols.push_back(
+        {static_cast<std::uint32_t>(at), length, i == 0 ? kSpmNone : i - 1, i + 1, -1});
     at += length;
     if (at < text.size() && joined(text[at - 1], text[at])) continue;
     symbols.back().next = kSpmNone;

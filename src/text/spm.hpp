@@ -1,7 +1,7 @@
 // SentencePiece's BPE (Kudo and Richardson 2018): starting from single characters, the neighbours
 // that make the piece with the best score are merged until none is left; what is no piece then is
-// written in byte pieces. Pieces mark spaces with U+2581; here they are plain spaces, and a U+2581 in
-// a text counts as one, as it does there.
+// written in byte pieces. Pieces mark spaces with U+2581; here they are plain spaces, and a U+2581
+// in a text counts as one, as it does there.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class SpmTokenizer final : public Tokenizer {
   struct Symbol {
     std::uint32_t begin, length;  // of the text; length 0: merged into its left neighbour
     std::uint32_t previous, next;
-    Token token;                  // -1: not known yet
+    Token token;  // -1: not known yet
   };
   struct Candidate {
     float score;
@@ -50,7 +50,7 @@ class SpmTokenizer final : public Tokenizer {
   std::array<Token, 256> byte_tokens_;  // -1: none
   Token unknown_ = -1;                  // -1: none
   std::size_t longest_piece_ = 0;       // bytes
-  bool space_prefix_ = true;            // a space goes in front of every text and after special tokens
+  bool space_prefix_ = true;  // a space goes in front of every text and after special tokens
 };
 
 }  // namespace decant::detail

@@ -87,8 +87,8 @@ bool StopStrings::finish(std::string& out) {
   if (found_) return true;
   const std::string_view rest = held_text();
   found_ = match_ != kNoMatch;
-  out.append(rest, 0, found_ ? static_cast<std::size_t>(match_ - (position_ - rest.size()))
-                             : rest.size());
+  out.append(rest, 0,
+             found_ ? static_cast<std::size_t>(match_ - (position_ - rest.size())) : rest.size());
   state_ = PatternAutomaton::kStart;
   return found_;
 }

@@ -18,7 +18,8 @@ namespace decant::detail {
 class Utf8Stream {
  public:
   /// Appends to `out` whole characters, and unchanged the bytes that can no longer become one
-  /// (strict UTF-8: over-long forms, surrogates and values above U+10FFFF end at their second byte).
+  /// (strict UTF-8: over-long forms, surrogates and values above U+10FFFF end at their second
+  /// byte).
   void push(std::string_view bytes, std::string& out);
   /// Appends the incomplete rest as it is.
   void finish(std::string& out);
@@ -55,8 +56,9 @@ class StopStrings {
   PatternAutomaton automaton_;
   std::vector<std::string> stops_;
   PatternAutomaton::State state_ = PatternAutomaton::kStart;  // what it stands for is held
-  std::uint64_t position_ = 0;        // bytes pushed
-  std::uint64_t match_ = kNoMatch;    // where the earliest complete match so far begins
+
+  std::uint64_t position_ = 0;      // bytes pushed
+  std::uint64_t match_ = kNoMatch;  // where the earliest complete match so far begins
   bool found_ = false;
 };
 

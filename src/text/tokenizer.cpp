@@ -22,7 +22,8 @@ static constexpr std::string_view kTokenizerEnds[] = {
     "<end_of_utterance>",
     "<EOT>",
     "<|EOT|>",
-    "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+    "<\xef\xbd\x9c"
+    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
 };
 
 Tokenizer::~Tokenizer() = default;

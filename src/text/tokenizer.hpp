@@ -58,7 +58,8 @@ class Tokenizer {
   bool add_bos() const noexcept { return add_bos_; }  ///< raw text begins with bos(), which exists
   std::size_t size() const noexcept { return pieces_.size(); }
   std::string_view kind() const noexcept { return kind_; }  ///< "gpt2/smollm", "llama", ...
-  std::size_t memory_bytes() const noexcept;  ///< what this object holds
+  /// What this object holds.
+  std::size_t memory_bytes() const noexcept;
 
  protected:
   Tokenizer() = default;

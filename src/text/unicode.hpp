@@ -1,5 +1,5 @@
-// UTF-8 decoding (strict: no over-long forms, surrogates or values above U+10FFFF) and the classes of
-// code points that pre-tokenizers ask for.
+// UTF-8 decoding (strict: no over-long forms, surrogates or values above U+10FFFF) and the classes
+// of code points that pre-tokenizers ask for.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,6 @@
 // Reads tokenizer.ggml.* and checks everything that the tokenizers rely on.
+#include "base/fp_contract.hpp"
+
 #include "text/vocabulary.hpp"
 
 #include <cmath>

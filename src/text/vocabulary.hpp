@@ -26,15 +26,15 @@ enum class TokenType : std::uint8_t {
 
 /// All views point into the Gguf and live as long as it does.
 struct Vocabulary {
-  std::string_view model;               ///< "gpt2", "llama", ...
-  std::string_view pre;                 ///< the pre-tokenizer's name; "default" if the file has none
+  std::string_view model;  ///< "gpt2", "llama", ...
+  std::string_view pre;    ///< the pre-tokenizer's name; "default" if the file has none
   std::vector<std::string_view> tokens;  // [n_vocab]
-  std::vector<float> scores;            // [n_vocab], or empty
-  std::vector<TokenType> types;         // [n_vocab]; all normal if the file says nothing
+  std::vector<float> scores;             // [n_vocab], or empty
+  std::vector<TokenType> types;          // [n_vocab]; all normal if the file says nothing
   std::vector<std::string_view> merges;  ///< "left right", best first
   std::optional<Token> bos, eos, eot, unk, pad;
   std::optional<bool> add_bos, add_eos, add_space_prefix;  ///< empty: the tokenizer's default
-  std::string_view chat_template;       ///< Jinja source, or empty
+  std::string_view chat_template;  ///< Jinja source, or empty
 
   std::size_t token_bytes() const {
     std::size_t n = 0;

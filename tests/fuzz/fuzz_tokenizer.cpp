@@ -79,7 +79,16 @@ static FuzzVocabulary base_vocabulary(std::string_view pre) {
       constexpr const char* kDigits = "0123456789ABCDEF";
       f.add(std::string("<0x") + kDigits[b >> 4] + kDigits[b & 15] + ">", TokenType::byte, 0);
     }
-    const char* pieces[] = {"\xe2\x96\x81", "a", "b", "ab", "\xe2\x96\x81" "a", "aa", "aaaa", "\xc3\xa9", "\xe2\x96\x81\xe2\x96\x81"};
+    const char* pieces[] = {"\xe2\x96\x81",
+                            "a",
+                            "b",
+                            "ab",
+                            "\xe2\x96\x81"
+                            "a",
+                            "aa",
+                            "aaaa",
+                            "\xc3\xa9",
+                            "\xe2\x96\x81\xe2\x96\x81"};
     float score = 0;
     for (const char* piece : pieces) f.add(piece, TokenType::normal, score -= 1);
   } else {
@@ -89,13 +98,15 @@ static FuzzVocabulary base_vocabulary(std::string_view pre) {
       const bool printable = (b > 32 && b < 127) || (b > 160 && b != 173);
       f.add(utf8(printable ? b : next++), TokenType::normal, 0);
     }
-    const char* merges[][2] = {{"a", "b"}, {"a", "a"}, {"aa", "aa"}, {"ab", "a"}, {"\xc4\xa0", "a"}, {"1", "2"}, {"'", "s"}};
+    const char* merges[][2] = {{"a", "b"},        {"a", "a"}, {"aa", "aa"}, {"ab", "a"},
+                               {"\xc4\xa0", "a"}, {"1", "2"}, {"'", "s"}};
     for (const auto& [left, right] : merges) {
       f.merges.push_back(std::string(left) + " " + right);
       f.add(std::string(left) + right, TokenType::normal, 0);
     }
   }
-  for (const char* text : {"<s>", "</s>", "<s><s>", "<|a|>", "|>", "<"}) f.add(text, TokenType::control, 0);
+  for (const char* text : {"<s>", "</s>", "<s><s>", "<|a|>", "|>", "<"})
+    f.add(text, TokenType::control, 0);
   for (const char* text : {"\n\n", "\n\n\n", "<b>", "s><"}) f.add(text, TokenType::user_defined, 0);
   return f;
 }
@@ -130,7 +141,8 @@ static void fuzz_fixed(Input& in) {
     tokenizers[which] = *f.make();
   }
   // A U+2581 becomes a space, and a prefix stays.
-  const bool exact = which < 4 || (which == 4 && in.rest().find("\xe2\x96\x81") == std::string_view::npos);
+  const bool exact =
+      which < 4 || (which == 4 && in.rest().find("\xe2\x96\x81") == std::string_view::npos);
   check_tokenizer(*tokenizers[which], in, exact && which != 5);
 }
 

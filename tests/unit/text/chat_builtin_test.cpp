@@ -92,8 +92,8 @@ TEST_CASE("chat formats are recognised by what the file holds") {
 }
 
 TEST_CASE("chat formats of the real models", "[real]") {
-  const std::pair<const char*, ChatFormat> models[] = {{"DECANT_SMOLLM2", ChatFormat::chatml_smollm},
-                                                       {"DECANT_GEMMA3", ChatFormat::gemma}};
+  const std::pair<const char*, ChatFormat> models[] = {
+      {"DECANT_SMOLLM2", ChatFormat::chatml_smollm}, {"DECANT_GEMMA3", ChatFormat::gemma}};
   for (const auto& [variable, format] : models) {
     const auto path = real_model(variable);
     if (!path) DECANT_SKIP(std::string(variable) + " is not set");

@@ -46,7 +46,8 @@ TEST_CASE("classes of code points") {
   CHECK(counts[static_cast<int>(UnicodeClass::space)] == 25);
   CHECK(unicode_class(0xffffffff) == UnicodeClass::other);
   CHECK(unicode_class(0x110000) == UnicodeClass::other);
-  for (const std::uint32_t c : {0x41u, 0xe9u, 0x17fu, 0x3b1u, 0x5b57u, 0xac00u, 0x1d400u, 0x2fa1du}) {
+  for (const std::uint32_t c :
+       {0x41u, 0xe9u, 0x17fu, 0x3b1u, 0x5b57u, 0xac00u, 0x1d400u, 0x2fa1du}) {
     CHECK(unicode_class(c) == UnicodeClass::letter);
   }
   for (const std::uint32_t c : {0x30u, 0xb2u, 0xbdu, 0x663u, 0x2167u, 0x3007u, 0x1d7ffu}) {

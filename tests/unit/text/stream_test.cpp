@@ -73,10 +73,13 @@ TEST_CASE("a stream lets whole characters out as soon as they are whole") {
 }
 
 TEST_CASE("bytes that can never become a character come out at once") {
-  // Lone 0xff, 0xc3 before '(', surrogate halves, over-long forms, above U+10FFFF, lone continuations.
-  for (const std::string bad :
-       {"a\xff" "b", "\xc3(", "\xed\xa0\x80\xed\xb0\x80x", "\xc0\xaf\xe0\x80\xaf\xf0\x80\x80\xaf",
-        "\xf4\x90\x80\x80\xf5\x80", "\x80\xbf\xe2\x82(", "\xe2\x82\xe2\x82\xac", "\xf0\x9f\xf0\x9f"}) {
+  // Lone 0xff, 0xc3 before '(', surrogate halves, over-long forms, above U+10FFFF, lone
+  // continuations.
+  for (const std::string bad : {"a\xff"
+                                "b",
+                                "\xc3(", "\xed\xa0\x80\xed\xb0\x80x",
+                                "\xc0\xaf\xe0\x80\xaf\xf0\x80\x80\xaf", "\xf4\x90\x80\x80\xf5\x80",
+                                "\x80\xbf\xe2\x82(", "\xe2\x82\xe2\x82\xac", "\xf0\x9f\xf0\x9f"}) {
     CHECK(stream_one_by_one(bad) == bad);
   }
 }
@@ -112,8 +115,9 @@ TEST_CASE("every split of a text gives the same stream") {
 
 TEST_CASE("random bytes stream unchanged") {
   std::mt19937 random(1);
-  const unsigned char interesting[] = {0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1,
-                                       0xc2, 0xdf, 0xe0, 0xe1, 0xed, 0xef, 0xf0, 0xf1, 0xf4, 0xf5, 0xff};
+  const unsigned char interesting[] = {0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0,
+                                       0xbf, 0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xed,
+                                       0xef, 0xf0, 0xf1, 0xf4, 0xf5, 0xff};
   for (int n = 0; n < 20000; ++n) {
     std::string in;
     for (unsigned i = random() % 9; i > 0; --i) {
@@ -141,7 +145,8 @@ std::size_t longest_open(const std::vector<std::string>& stops, const std::strin
   return 0;
 }
 
-void check_stops(const std::vector<std::string>& stops, const std::string& text, std::size_t chunk) {
+void check_stops(const std::vector<std::string>& stops, const std::string& text,
+                 std::size_t chunk) {
   auto made = StopStrings::create(stops);
   REQUIRE(made);
   StopStrings finder = *made;
@@ -183,9 +188,9 @@ TEST_CASE("stop strings are found across every split") {
       {{"aab"}, "aaab"},
       {{"ab", "b"}, "xxab"},
       {{"whole"}, "whole"},
-      {{"abcd", "bc"}, "zabce"},   // "bc" completes while the earlier "abcd" is still open
-      {{"abcd", "bc"}, "zabcd"},   // and here the earlier one wins
-      {{"abcd", "bc"}, "zabc"},    // or the text ends
+      {{"abcd", "bc"}, "zabce"},  // "bc" completes while the earlier "abcd" is still open
+      {{"abcd", "bc"}, "zabcd"},  // and here the earlier one wins
+      {{"abcd", "bc"}, "zabc"},   // or the text ends
       {{"abcabd", "cab"}, "abcabcabd"},
       {{"x"}, ""},
       {{}, "no stops at all"},

@@ -1,5 +1,6 @@
 // Token ids of real vocabularies. tests/data/tokenizers/{smollm2,gemma3}.json hold
-//   encode: [text, ids with special tokens parsed, ids without (if they differ), bytes in hex (if they
+//   encode: [text, ids with special tokens parsed, ids without (if they differ), bytes in hex (if
+//   they
 //           are not the text's)], no begin token; decode: [ids, bytes in hex].
 // llama.cpp and transformers agree on them; where those two differ the third source decides
 // (tokenizers with the published Digits splitter; SentencePiece).
@@ -27,13 +28,50 @@ static void check_golden(const Tokenizer& t, const std::string& name) {
 
 // Random texts of what is awkward, for round trips.
 static std::string random_text(std::mt19937& random) {
-  static const char* const kParts[] = {
-      "the ", "Hello", " world", "I'm", "ing", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "1", "2025",
-      "3.14", "!", "...", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<eos>", "<b>", "</", "{\"a\":",
-      "\xc3\xa9", "\xc3\x9f", "e\xcc\x81", "\xd0\xbf\xd1\x80\xd0\xb8", "\xe6\xb1\x89\xe5\xad\x97",
-      "\xed\x95\x9c", "\xe0\xa4\xa8\xe0\xa4\xae", "\xd8\xb3\xd9\x84", "\xf0\x9f\x94\xa5",
-      "\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9", "\xe2\x80\x8b", "\xc2\xa0", "\xe3\x80\x80", "\xff",
-      "\xe2\x82", "\xed\xa0\x80", "_", "-", "\\", "int main() {"};
+  static const char* const kParts[] = {"the ",
+                                       "Hello",
+                                       " world",
+                                       "I'm",
+                                       "ing",
+                                       " ",
+                                       "  ",
+                                       "   ",
+                                       "\n",
+                                       "\n\n",
+                                       "\t",
+                                       "\r\n",
+                                       "1",
+                                       "2025",
+                                       "3.14",
+                                       "!",
+                                       "...",
+                                       "<|im_start|>",
+                                       "<|im_end|>",
+                                       "<start_of_turn>",
+                                       "<eos>",
+                                       "<b>",
+                                       "</",
+                                       "{\"a\":",
+                                       "\xc3\xa9",
+                                       "\xc3\x9f",
+                                       "e\xcc\x81",
+                                       "\xd0\xbf\xd1\x80\xd0\xb8",
+                                       "\xe6\xb1\x89\xe5\xad\x97",
+                                       "\xed\x95\x9c",
+                                       "\xe0\xa4\xa8\xe0\xa4\xae",
+                                       "\xd8\xb3\xd9\x84",
+                                       "\xf0\x9f\x94\xa5",
+                                       "\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9",
+                                       "\xe2\x80\x8b",
+                                       "\xc2\xa0",
+                                       "\xe3\x80\x80",
+                                       "\xff",
+                                       "\xe2\x82",
+                                       "\xed\xa0\x80",
+                                       "_",
+                                       "-",
+                                       "\\",
+                                       "int main() {"};
   std::string text;
   for (unsigned i = random() % 12; i > 0; --i) text += kParts[random() % std::size(kParts)];
   return text;
@@ -63,8 +101,9 @@ TEST_CASE("SmolLM2: golden ids, special tokens, round trips", "[real]") {
   check_golden(*t, "smollm2.json");
   // These bytes have no piece in this vocabulary.
   check_round_trips(*t, [](const std::string& text) {
-    return text.find_first_of("\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2\xf5\xf6\xf7\xf8\xf9\xfa\xfb\xfc"
-                              "\xfd\xfe\xff") == std::string::npos;
+    return text.find_first_of(
+               "\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2\xf5\xf6\xf7\xf8\xf9\xfa\xfb\xfc"
+               "\xfd\xfe\xff") == std::string::npos;
   });
 }
 
@@ -91,7 +130,8 @@ TEST_CASE("a golden text cut into spans anywhere gives the same ids", "[real]") 
     const auto path = real_model(variable);
     if (!path) DECANT_SKIP(std::string(variable) + " is not set");
     const auto t = tokenizer_of_file(*path);
-    const auto data = text_data(variable == std::string("DECANT_GEMMA3") ? "gemma3.json" : "smollm2.json");
+    const auto data =
+        text_data(variable == std::string("DECANT_GEMMA3") ? "gemma3.json" : "smollm2.json");
     for (const auto& c : data["encode"]) {
       const std::string text = c[0];
       if (text.size() > 60) continue;

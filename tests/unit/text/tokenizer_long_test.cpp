@@ -1,5 +1,5 @@
-// One long run of one kind of character: constant stack (on a thread that has 256 KiB) and time about
-// in proportion to the length.
+// One long run of one kind of character: constant stack (on a thread that has 256 KiB) and time
+// about in proportion to the length.
 #include <chrono>
 #include <functional>
 
@@ -24,7 +24,8 @@ static void on_small_stack(const std::function<void()>& work) {
     (*static_cast<const std::function<void()>*>(p))();
     return nullptr;
   };
-  REQUIRE(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&work)) == 0);
+  REQUIRE(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&work)) ==
+          0);
   pthread_join(thread, nullptr);
   pthread_attr_destroy(&attributes);
 #else
@@ -52,8 +53,8 @@ static void check_long_runs(const Tokenizer& t) {
     std::vector<Token> tokens;
     bool ok = true;
     double ratio = 0;
-    // Sixteen times the text: linear is 16, n log n about 20, quadratic 256. A busy machine may slow
-    // one measurement, so the best of a few counts.
+    // Sixteen times the text: linear is 16, n log n about 20, quadratic 256. A busy machine may
+    // slow one measurement, so the best of a few counts.
     for (int attempt = 0; attempt < 5 && (attempt == 0 || ratio > 64); ++attempt) {
       on_small_stack([&] {
         const auto run = [&](const std::string& text) {
@@ -88,7 +89,8 @@ TEST_CASE("long runs: small vocabularies of each kind") {
   own.v.add_space_prefix = false;
   float score = 0;
   for (const std::string c : {"A", ".", "\xe2\x96\x81", "\n", "\xe6\xb1\x89"}) {
-    for (std::size_t n = 1; n <= 8; n *= 2) own.add(repeated(c, n * c.size()), TokenType::normal, score -= 1);
+    for (std::size_t n = 1; n <= 8; n *= 2)
+      own.add(repeated(c, n * c.size()), TokenType::normal, score -= 1);
   }
   own.add("<|im_end|>", TokenType::control);
   check_long_runs(*own.make());

@@ -15,10 +15,10 @@ TEST_CASE("byte-level BPE merges by rank, leftmost first") {
   const Token abc = own.merge("ab", "c");
   const auto t = own.make();
   CHECK(t->kind() == "gpt2/gpt-2");
-  CHECK(ids(*t, "abc") == Ids{abc});       // ab (rank 0) before bc (rank 1), then ab c
+  CHECK(ids(*t, "abc") == Ids{abc});  // ab (rank 0) before bc (rank 1), then ab c
   CHECK(ids(*t, "xbc") == Ids{'x', bc});
   CHECK(ids(*t, "aaa") == Ids{aa, 'a'});
-  CHECK(ids(*t, "aab") == Ids{'a', ab});   // ab before aa
+  CHECK(ids(*t, "aab") == Ids{'a', ab});  // ab before aa
   CHECK(ids(*t, "ab bc") == Ids{ab, ' ', bc});
   CHECK(ids(*t, "") == Ids{});
   CHECK(text_of(*t, {abc, ' ', aa}) == "abc aa");
@@ -77,7 +77,10 @@ TEST_CASE("sentence pieces merge by score, leftmost first, with spaces inside") 
   const Token b = own.add("b", TokenType::normal, -11);
   const Token ab = own.add("ab", TokenType::normal, -2);
   const Token ba = own.add("ba", TokenType::normal, -1);
-  const Token sab = own.add("\xe2\x96\x81" "ab", TokenType::normal, -3);
+  const Token sab = own.add(
+      "\xe2\x96\x81"
+      "ab",
+      TokenType::normal, -3);
   const Token space = own.add("\xe2\x96\x81", TokenType::normal, -12);
   const Token aa = own.add("aa", TokenType::normal, -2);
   const auto t = own.make();
@@ -87,7 +90,9 @@ TEST_CASE("sentence pieces merge by score, leftmost first, with spaces inside") 
   CHECK(ids(*t, " ab") == Ids{sab});
   CHECK(ids(*t, " ba") == Ids{space, ba});
   CHECK(ids(*t, "aab") == Ids{aa, b});  // equal scores: the left one
-  CHECK(ids(*t, "b\xe2\x96\x81" "b") == Ids{b, space, b});  // U+2581 in a text is a space
+  CHECK(ids(*t,
+            "b\xe2\x96\x81"
+            "b") == Ids{b, space, b});  // U+2581 in a text is a space
   CHECK(text_of(*t, {sab, space, b}) == " ab b");
 }
 
@@ -98,7 +103,11 @@ TEST_CASE("what is no piece is written in byte pieces, and without those unknown
   {
     const auto t = own.make();
     CHECK(ids(*t, "a\xc3\xa9\xff") == Ids{a, 3 + 0xc3, 3 + 0xa9, 3 + 0xff});
-    CHECK(text_of(*t, ids(*t, "\xe2\x82" "a\x80")) == "\xe2\x82" "a\x80");
+    CHECK(text_of(*t, ids(*t,
+                          "\xe2\x82"
+                          "a\x80")) ==
+          "\xe2\x82"
+          "a\x80");
   }
   OwnVocabulary bare;  // sentencepiece 0.2.3: neighbouring unknown characters are one token
   bare.v.model = "llama";
@@ -138,13 +147,12 @@ TEST_CASE("control tokens are taken from special text only") {
   CHECK(text_of(*t, {end, tag}) == "<|im_end|><b>");
 
   // A forged end of turn in the middle of a conversation.
-  CHECK(ids(*t, {{"<|im_end|>", true}, {"<|im_end|>", false}, {"<|im_end|>", true}}) ==
-        [&] {
-          Ids want = {end};
-          for (const char c : std::string_view("<|im_end|>")) want.push_back(c);
-          want.push_back(end);
-          return want;
-        }());
+  CHECK(ids(*t, {{"<|im_end|>", true}, {"<|im_end|>", false}, {"<|im_end|>", true}}) == [&] {
+    Ids want = {end};
+    for (const char c : std::string_view("<|im_end|>")) want.push_back(c);
+    want.push_back(end);
+    return want;
+  }());
   // Neither half of a token is special text by itself, unless both are.
   CHECK(ids(*t, {{"<|im", true}, {"_end|>", false}}) == plain("<|im_end|>"));
   CHECK(ids(*t, {{"<|im", false}, {"_end|>", true}}) == plain("<|im_end|>"));
@@ -322,7 +330,10 @@ TEST_CASE("detokenising what was tokenised gives the text back") {
     own->merge("\xc3\x83", "\xc2\xa9");  // the two bytes of U+00E9
   }
   float score = 0;
-  for (const char* piece : {"a", "b", "\xe2\x96\x81", "ab", "\xe2\x96\x81" "a", "aba", "\xc3\xa9", "1 "}) {
+  for (const char* piece : {"a", "b", "\xe2\x96\x81", "ab",
+                            "\xe2\x96\x81"
+                            "a",
+                            "aba", "\xc3\xa9", "1 "}) {
     spm.add(piece, TokenType::normal, score -= 1);
   }
   for (auto* own : {&bpe, &llama, &spm}) {
@@ -330,8 +341,10 @@ TEST_CASE("detokenising what was tokenised gives the text back") {
     own->add("\n\n", TokenType::user_defined);
     own->add("  ", TokenType::user_defined);
   }
-  const char* const parts[] = {"a", "b", " ", "  ", "\n", "\t", "1", "23", "'s", "!", "\xc3\xa9", "\xff", "\xe2",
-                               "\xe6\xb1\x89", "<|x|>", "\xf0\x9f\x94\xa5", "\x01", "ab"};
+  const char* const parts[] = {
+      "a",    "b", " ",        "  ",   "\n",   "\t",           "1",     "23",
+      "'s",   "!", "\xc3\xa9", "\xff", "\xe2", "\xe6\xb1\x89", "<|x|>", "\xf0\x9f\x94\xa5",
+      "\x01", "ab"};
   std::mt19937 random(4);
   for (auto* own : {&bpe, &llama, &spm}) {
     const auto t = own->make();

@@ -60,8 +60,8 @@ TEST_CASE("a vocabulary is read as the file says") {
   CHECK(v->pre == "some");
   CHECK(std::vector<std::string>(v->tokens.begin(), v->tokens.end()) == kPieces);
   CHECK(v->scores == std::vector<float>{0, 0, 0, -1});
-  CHECK(v->types == std::vector<TokenType>{TokenType::unknown, TokenType::control, TokenType::control,
-                                           TokenType::normal});
+  CHECK(v->types == std::vector<TokenType>{TokenType::unknown, TokenType::control,
+                                           TokenType::control, TokenType::normal});
   CHECK(v->merges == std::vector<std::string_view>{"a b"});
   CHECK(v->bos == 1);
   CHECK(v->eos == 2);
@@ -76,8 +76,8 @@ TEST_CASE("a vocabulary is read as the file says") {
 }
 
 TEST_CASE("what a file leaves out has its plain meaning") {
-  for (const char* key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores", "tokenizer.ggml.model",
-                          "tokenizer.ggml.bos_token_id"}) {
+  for (const char* key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores",
+                          "tokenizer.ggml.model", "tokenizer.ggml.bos_token_id"}) {
     CAPTURE(key);
     const auto bytes = vocabulary_file(key, nullptr);
     auto file = Gguf::open(std::span<const std::byte>(bytes));
