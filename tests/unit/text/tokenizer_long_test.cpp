@@ -68,7 +68,7 @@ static void check_long_runs(const Tokenizer& t) {
     }
     CHECK(ok);
     CHECK(ratio <= 64);
-    if (unit != "\xff") CHECK(text_of(t, tokens) == large);
+    if (unit != "\xff") CHECK((text_of(t, tokens) == large));
   }
 }
 
