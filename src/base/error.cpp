@@ -7,6 +7,18 @@
 
 #include "base/result.hpp"
 
+// All of fmt, without its locale support.
+#ifndef FMT_HEADER_ONLY
+#define FMT_HEADER_ONLY
+#endif
+#ifndef FMT_STATIC_THOUSANDS_SEPARATOR
+#define FMT_STATIC_THOUSANDS_SEPARATOR ','
+#endif
+#ifndef FMT_USE_LOCALE
+#define FMT_USE_LOCALE 0
+#endif
+#include <fmt/format.h>
+
 namespace decant {
 
 namespace detail {
@@ -21,6 +33,16 @@ struct ErrorText {
 namespace {
 constinit ErrorText error_out_of_memory{0, ErrorCode::out_of_memory, 34,
                                         "out of memory: nothing was changed"};
+}
+
+std::string_view format_into(std::span<char> to, fmt::string_view format, fmt::format_args args) {
+  const auto end = fmt::vformat_to_n(to.data(), to.size(), format, args);
+  return {to.data(), static_cast<std::size_t>(end.out - to.data())};
+}
+
+Error format_error(ErrorCode code, fmt::string_view format, fmt::format_args args) {
+  char text[kMaxErrorText];
+  return Error(code, format_into(text, format, args));
 }
 
 Error current_exception_error() noexcept {

@@ -7,31 +7,28 @@
 
 #include <decant/decant.hpp>
 
-// fmt without its locale support, and without its abort where NDEBUG is not defined.
-#ifndef FMT_HEADER_ONLY
-#define FMT_HEADER_ONLY
-#endif
-#ifndef FMT_STATIC_THOUSANDS_SEPARATOR
-#define FMT_STATIC_THOUSANDS_SEPARATOR ','
-#endif
-#ifndef FMT_USE_LOCALE
-#define FMT_USE_LOCALE 0
-#endif
+// The light half of fmt alone: formatting itself is compiled once, in error.cpp.
 #ifndef FMT_ASSERT
-#define FMT_ASSERT(condition, message) ((void)(condition))
+#define FMT_ASSERT(condition, message) ((void)(condition))  // no abort where NDEBUG is missing
 #endif
+#if __has_include(<fmt/base.h>)
+#include <fmt/base.h>
+#else
 #include <fmt/core.h>
+#endif
 
 namespace decant::detail {
 
 inline constexpr std::size_t kMaxErrorText = 1024;
 
+/// Formats into `to`, as far as it reaches; returns what was written.
+std::string_view format_into(std::span<char> to, fmt::string_view format, fmt::format_args args);
+Error format_error(ErrorCode code, fmt::string_view format, fmt::format_args args);
+
 /// The text is formatted into a fixed buffer and cut at 1 KiB. `format` is a literal.
 template <class... Args>
 Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  char text[kMaxErrorText];
-  const auto end = fmt::format_to_n(text, sizeof text, format, std::forward<Args>(args)...);
-  return Error(code, std::string_view(text, static_cast<std::size_t>(end.out - text)));
+  return format_error(code, format, fmt::make_format_args(args...));
 }
 
 /// The error for an exception in flight; call inside `catch (...)` at the library's boundary.

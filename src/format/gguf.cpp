@@ -18,8 +18,7 @@ namespace decant::detail {
 template <class... Args>
 static std::string gguf_format(fmt::format_string<Args...> format, Args&&... args) {
   char text[64];
-  const auto end = fmt::format_to_n(text, sizeof text, format, std::forward<Args>(args)...);
-  return std::string(text, static_cast<std::size_t>(end.out - text));
+  return std::string(format_into(text, format, fmt::make_format_args(args...)));
 }
 
 static std::string gguf_part_suffix(std::uint64_t number, std::uint64_t count) {

@@ -68,9 +68,8 @@ class GgufParser {
   template <class... Args>
   Error fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) const {
     char text[512];
-    const auto end = fmt::format_to_n(text, sizeof text, format, std::forward<Args>(args)...);
     return make_error(code, "'{}': {}", shown_path(part_.name),
-                      std::string_view(text, static_cast<std::size_t>(end.out - text)));
+                      format_into(text, format, fmt::make_format_args(args...)));
   }
   template <class... Args>
   Error invalid(fmt::format_string<Args...> format, Args&&... args) const {
