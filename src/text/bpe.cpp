@@ -150,8 +150,8 @@ void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<T
     const Merge& merge = merges_[c.rank];
     Symbol& left = symbols[c.left];
     Symbol& right = symbols[c.right];
-    // One of the two may have been merged since.
-    if (left.token != merge.left || right.token != merge.right || left.next != c.right) continue;
+    // One of the two may have been merged since: it is a longer piece then, or gone.
+    if (left.token != merge.left || right.token != merge.right) continue;
     left.token = merge.result;
     left.next = right.next;
     right.token = -1;

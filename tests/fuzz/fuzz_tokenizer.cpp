@@ -79,18 +79,14 @@ static FuzzVocabulary base_vocabulary(std::string_view pre) {
       constexpr const char* kDigits = "0123456789ABCDEF";
       f.add(std::string("<0x") + kDigits[b >> 4] + kDigits[b & 15] + ">", TokenType::byte, 0);
     }
-    const char* pieces[] = {"\xe2\x96\x81",
-                            "a",
-                            "b",
-                            "ab",
-                            "\xe2\x96\x81"
-                            "a",
-                            "aa",
-                            "aaaa",
-                            "\xc3\xa9",
-                            "\xe2\x96\x81\xe2\x96\x81"};
+    // "_" stands for U+2581 here.
     float score = 0;
-    for (const char* piece : pieces) f.add(piece, TokenType::normal, score -= 1);
+    for (std::string piece : {"_", "a", "b", "ab", "_a", "aa", "aaaa", "\xc3\xa9", "__"}) {
+      for (std::size_t at; (at = piece.find('_')) != std::string::npos;) {
+        piece.replace(at, 1, "\xe2\x96\x81");
+      }
+      f.add(piece, TokenType::normal, score -= 1);
+    }
   } else {
     f.v.model = "gpt2";
     int next = 256;

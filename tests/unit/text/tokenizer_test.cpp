@@ -13,6 +13,7 @@ TEST_CASE("byte-level BPE merges by rank, leftmost first") {
   const Token bc = own.merge("b", "c");
   const Token aa = own.merge("a", "a");
   const Token abc = own.merge("ab", "c");
+  own.merges.push_back("a b");  // again: the first rank counts
   const auto t = own.make();
   CHECK(t->kind() == "gpt2/gpt-2");
   CHECK(ids(*t, "abc") == Ids{abc});  // ab (rank 0) before bc (rank 1), then ab c
@@ -83,6 +84,7 @@ TEST_CASE("sentence pieces merge by score, leftmost first, with spaces inside") 
       TokenType::normal, -3);
   const Token space = own.add("\xe2\x96\x81", TokenType::normal, -12);
   const Token aa = own.add("aa", TokenType::normal, -2);
+  own.add("b ", TokenType::normal, 0);  // its space is no U+2581: texts never match it
   const auto t = own.make();
   CHECK(t->kind() == "llama");
   CHECK(ids(*t, "aba") == Ids{a, ba});
@@ -93,7 +95,9 @@ TEST_CASE("sentence pieces merge by score, leftmost first, with spaces inside") 
   CHECK(ids(*t,
             "b\xe2\x96\x81"
             "b") == Ids{b, space, b});  // U+2581 in a text is a space
+  CHECK(ids(*t, "b ") == Ids{b, space});
   CHECK(text_of(*t, {sab, space, b}) == " ab b");
+  CHECK(ids(*t, "<unk></s>") == Ids{0, 2});
 }
 
 TEST_CASE("what is no piece is written in byte pieces, and without those unknown") {
