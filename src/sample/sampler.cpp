@@ -3,6 +3,7 @@
 #include "sample/sampler.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -191,43 +192,50 @@ static void sampler_top_k(SamplerWorkspace& w, int top_k) {
   });
 }
 
-/// Keeps the shortest prefix by key(i) descending whose weights sum to at least `target`. What is
-/// lighter than `floor` must be known to lie behind it. The order is made block by block, since
-/// most prefixes are short.
+/// Keeps the shortest prefix by key(i) descending whose weights sum to at least `target`. Instead
+/// of sorting all, sums the weights in buckets of similar keys, ids ascending, and sorts only the
+/// bucket in which the prefix ends.
 template <class Key>
-static void sampler_keep_mass(SamplerWorkspace& w, double target, double floor, Key key) {
+static void sampler_keep_mass(SamplerWorkspace& w, double target, Key key) {
+  constexpr std::size_t n_buckets = 1024;
+  double best = -kSamplerInfinity, worst = kSamplerInfinity;
+  for (std::size_t i = 0; i < w.count; ++i) {
+    best = std::max(best, key(i));
+    worst = std::min(worst, key(i));
+  }
+  // Further below than e^-64 nothing weighs enough to need buckets of its own.
+  const double range = std::min(best - worst, 64.0);
+  const double scale = range > 1e-200 ? static_cast<double>(n_buckets) / range : 0.0;
+  const auto bucket_of = [&](std::size_t i) {
+    const double place = (best - key(i)) * scale;
+    return place < static_cast<double>(n_buckets) ? static_cast<std::size_t>(place) : n_buckets - 1;
+  };
+  std::array<double, n_buckets> sums = {};
+  for (std::size_t i = 0; i < w.count; ++i) sums[bucket_of(i)] += w.weights[i];
+  double sum = 0.0;
+  std::size_t bucket = 0;
+  while (bucket < n_buckets && sum + sums[bucket] < target) sum += sums[bucket++];
+  if (bucket == n_buckets) return;  // a target within rounding of everything
+
   SamplerRanked* const ranked = w.ranked.data();
   std::size_t n = 0;
   for (std::size_t i = 0; i < w.count; ++i) {
     ranked[n] = {key(i), w.weights[i], w.ids[i]};
-    n += w.weights[i] >= floor;
+    n += bucket_of(i) == bucket;
   }
-  SamplerRanked last = {-kSamplerInfinity, 0.0, 0};
-  double sum = 0.0;
-  for (std::size_t begin = 0, block = 64, end = 0; begin < n; begin = end, block *= 4) {
-    end = begin + std::min(block, n - begin);
-    if (end < n) std::nth_element(ranked + begin, ranked + end, ranked + n, sampler_before);
-    std::sort(ranked + begin, ranked + end, sampler_before);
-    std::size_t i = begin;
-    while (i < end && (sum += ranked[i].weight) < target) ++i;
-    if (i < end) {
-      last = ranked[i];
-      break;
-    }
-  }
+  std::sort(ranked, ranked + n, sampler_before);
+  std::size_t last = 0;
+  while (last + 1 < n && (sum += ranked[last].weight) < target) ++last;
+  const SamplerRanked end = ranked[last];
   sampler_filter(w, [&](std::size_t i) {
-    return !sampler_before(last, {key(i), w.weights[i], w.ids[i]});
+    return !sampler_before(end, {key(i), w.weights[i], w.ids[i]});
   });
 }
 
 static void sampler_top_p(SamplerWorkspace& w, float top_p) {
   if (top_p >= 1.0f) return;
   sampler_weigh(w);
-  // All tokens lighter than (1 - P) / 2 of the mean weigh less than (1 - P) / 2 of the total, so
-  // the prefix is full before the first of them, unless that margin is within reach of rounding.
-  const double rest = 1.0 - static_cast<double>(top_p);
-  const double floor = rest < 1e-6 ? 0.0 : 0.5 * rest * w.total / static_cast<double>(w.count);
-  sampler_keep_mass(w, static_cast<double>(top_p) * w.total, floor,
+  sampler_keep_mass(w, static_cast<double>(top_p) * w.total,
                     [&](std::size_t i) { return w.logits[i]; });
 }
 
@@ -250,7 +258,7 @@ static void sampler_typical(SamplerWorkspace& w, float typical_p) {
   const double mean =
       sampler_sum(w.count, [&](std::size_t i) { return w.weights[i] * (max - w.logits[i]); }) /
       w.total;
-  sampler_keep_mass(w, static_cast<double>(typical_p) * w.total, 0.0, [&](std::size_t i) {
+  sampler_keep_mass(w, static_cast<double>(typical_p) * w.total, [&](std::size_t i) {
     const double deviation = (max - w.logits[i]) - mean;
     return deviation < 0.0 ? deviation : -deviation;
   });
@@ -321,12 +329,12 @@ static Status sampler_apply(const Sampler& s, std::span<const float> logits,
     if (id < 0 || static_cast<std::size_t>(id) >= n)
       return make_error(ErrorCode::invalid_argument,
                         "sampler: token {} in the history is outside the {} logits", id, n);
-  bool any = false, infinite = false;
+  int any = 0, infinite = 0;
   for (const float x : logits) {
     any |= x > -std::numeric_limits<float>::infinity();
     infinite |= x > std::numeric_limits<float>::max();
   }
-  if (!any)
+  if (any == 0)
     return make_error(ErrorCode::no_valid_token,
                       "no token is left to choose from: all {} logits are -inf or NaN", n);
   if (w.ids.size() < n) {
@@ -337,12 +345,12 @@ static Status sampler_apply(const Sampler& s, std::span<const float> logits,
     w.occurs.resize(n);
   }
 
-  const bool penalise = !infinite && sampler_penalises(s);
+  const bool penalise = infinite == 0 && sampler_penalises(s);
   if (const SamplerGreedy greedy = sampler_greedy(s); greedy != SamplerGreedy::no) {
     sampler_best(s, logits, history, penalise && greedy == SamplerGreedy::penalised, w);
     return {};
   }
-  sampler_load(w, logits, infinite);
+  sampler_load(w, logits, infinite != 0);
   for (const SamplerStep step : s.order) {
     if (w.count == 1) break;
     switch (step) {
