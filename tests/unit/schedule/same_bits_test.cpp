@@ -1,0 +1,430 @@
+// The same bits every time: logits and tokens of tiny models do not depend on chunks, threads,
+// neighbours in a batch, rewinding, cancelling, the host's floating-point mode or the way of
+// loading. A run of one thread and one chunk for everything is the measure; that it computes the
+// right thing is tested elsewhere (golden data, attention and RoPE against oracles).
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
+#include "support/catch.hpp"
+#include "support/host_mode.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tiny_model.hpp"
+
+using namespace decant_test;
+using decant::FinishReason;
+using decant::GenerateOptions;
+using decant::KvType;
+using decant::ModelOptions;
+
+namespace {
+
+ModelOptions options_of(int threads, std::size_t chunk, KvType kv, std::size_t sessions = 1) {
+  ModelOptions options;
+  options.threads = threads;
+  options.chunk = chunk;
+  options.kv_keys = options.kv_values = kv;
+  options.sessions = sessions;
+  return options;
+}
+
+GenerateOptions sampled(std::size_t n) {
+  GenerateOptions options;
+  options.max_tokens = n;
+  options.ignore_end = true;
+  options.sampler.seed = 7;
+  return options;
+}
+
+/// What a reply computed: the bits of the logits of every token, and the tokens.
+struct Recorded {
+  std::vector<std::vector<float>> logits;
+  std::vector<Token> tokens;
+  static bool process(void* self, std::span<const Token>, std::span<float> logits) {
+    static_cast<Recorded*>(self)->logits.emplace_back(logits.begin(), logits.end());
+    return true;
+  }
+  GenerateOptions options(std::size_t n) {
+    GenerateOptions o = sampled(n);
+    o.process_logits = process;
+    o.process_logits_user = this;
+    return o;
+  }
+  bool operator==(const Recorded& other) const {
+    if (tokens != other.tokens || logits.size() != other.logits.size()) return false;
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      if (!same_bits(logits[i], other.logits[i])) return false;
+    return true;
+  }
+};
+
+std::vector<TinySpec> two_architectures() {
+  TinySpec llama, gemma;
+  gemma.architecture = "gemma3";
+  gemma.n_layers = 4;
+  return {llama, gemma};
+}
+
+/// All logits of a prompt and the tokens that follow.
+struct Outcome {
+  std::vector<float> logits;
+  std::vector<Token> tokens;
+  bool operator==(const Outcome& o) const {
+    return tokens == o.tokens && same_bits(logits, o.logits);
+  }
+};
+
+Outcome outcome(decant::Model& model, std::span<const Token> prompt, std::size_t n_new = 12) {
+  auto session = session_with(model, prompt);
+  Outcome out;
+  out.logits = last_logits(session, model, prompt.size());
+  auto reply = session.generate(sampled(n_new)).value();
+  reply.wait().value();
+  out.tokens = reply.tokens();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("logits and tokens do not depend on chunks and threads") {
+  const std::vector<Token> prompt = TinyRandom(11).tokens(70);
+  for (const TinySpec& spec : two_architectures())
+    for (const KvType kv : {KvType::f16, KvType::f32}) {
+      const TinyModel tiny = random_model(spec);
+      auto measure = tiny.load(options_of(1, 512, kv));
+      const Outcome expected = outcome(measure, prompt);
+      REQUIRE(std::set<Token>(expected.tokens.begin(), expected.tokens.end()).size() > 3);
+      for (const std::size_t chunk : {1u, 2u, 5u, 7u, 16u, 64u, 512u})
+        for (const int threads : {1, 2, 3, 8}) {
+          CAPTURE(spec.architecture, chunk, threads);
+          auto model = tiny.load(options_of(threads, chunk, kv));
+          CHECK(outcome(model, prompt) == expected);
+        }
+    }
+}
+
+TEST_CASE("KV types differ in their bits, so that the tests above compare different pages") {
+  const std::vector<Token> prompt = TinyRandom(11).tokens(40);
+  const TinyModel tiny = random_model();
+  auto f16 = tiny.load(options_of(1, 512, KvType::f16));
+  auto f32 = tiny.load(options_of(1, 512, KvType::f32));
+  const auto a = outcome(f16, prompt, 1).logits, b = outcome(f32, prompt, 1).logits;
+  CHECK_FALSE(same_bits(a, b));
+  float difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference = std::max(difference, std::abs(a[i] - b[i]));
+  CHECK(difference < 0.1f);
+}
+
+TEST_CASE("prompts at the borders of pages, splits and windows: at once or token by token") {
+  for (TinySpec spec : two_architectures())
+    for (const int window : {16, 20}) {
+      if (spec.architecture == "llama" && window != 16) continue;
+      spec.window = window;
+      spec.context = 300;
+      auto model = random_model(spec).load(options_of(2, 512, KvType::f16, 3));
+      const std::vector<Token> tokens = TinyRandom(5).tokens(258);
+      auto walking = model.session().value();
+      std::size_t at = 0;
+      for (const std::size_t n : {1u, 2u, 15u, 16u, 17u, 19u, 20u, 21u, 255u, 256u, 257u, 258u}) {
+        CAPTURE(spec.architecture, window, n);
+        std::vector<float> last;
+        for (; at < n; ++at) {
+          walking.append(std::span(&tokens[at], 1)).value();
+          const auto logits = walking.logits().value();
+          last.assign(logits.begin(), logits.end());
+        }
+        auto whole = session_with(model, std::span(tokens).first(n));
+        CHECK(same_bits(whole.logits().value(), last));
+      }
+    }
+}
+
+TEST_CASE("a rewound session is the session that it would have been") {
+  const std::vector<Token> tokens = TinyRandom(3).tokens(40), other = TinyRandom(4).tokens(9);
+  for (const TinySpec& spec : two_architectures()) {
+    auto model = random_model(spec).load(options_of(2, 16, KvType::f16, 3));
+    auto cold = session_with(model, tokens);
+    const std::vector<float> expected = last_logits(cold, model, tokens.size());
+    const std::size_t width = model.info().n_vocab;
+    auto session = session_with(model, tokens);
+    (void)session.logits().value();
+    for (std::size_t n = 0; n <= tokens.size(); ++n) {
+      CAPTURE(spec.architecture, n);
+      REQUIRE(session.rewind(n));
+      CHECK(copy(session.tokens()) == copy(std::span(tokens).first(n)));
+      // Another future first, then the first one again.
+      REQUIRE(session.append(std::span(other)));
+      const auto branch = last_logits(session, model, other.size());
+      std::vector<Token> joined(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n));
+      joined.insert(joined.end(), other.begin(), other.end());
+      auto fresh = session_with(model, joined);
+      CHECK(same_bits(branch, last_logits(fresh, model, other.size())));
+      REQUIRE(session.rewind(n));
+      REQUIRE(session.append(std::span(tokens).subspan(n)));
+      const std::size_t rows = std::max<std::size_t>(1, tokens.size() - n);
+      CHECK(same_bits(last_logits(session, model, rows),
+                      std::span(expected).last(rows * width)));
+    }
+  }
+}
+
+TEST_CASE("a cancelled reply leaves no trace") {
+  const std::vector<Token> tokens = TinyRandom(8).tokens(20);
+  for (const TinySpec& spec : two_architectures()) {
+    auto model = random_model(spec).load(options_of(2, 8, KvType::f16, 2));
+    const Outcome expected = outcome(model, tokens);
+    for (const std::size_t when : {0u, 1u, 5u, 17u}) {
+      CAPTURE(spec.architecture, when);
+      auto session = session_with(model, tokens);
+      struct Cancel {
+        std::size_t when, calls = 0;
+        std::atomic<decant::Reply*> reply{nullptr};
+      } cancel{when};
+      GenerateOptions options = sampled(100);
+      options.process_logits = [](void* c, std::span<const Token>, std::span<float>) {
+        auto& cancel = *static_cast<Cancel*>(c);
+        while (cancel.reply == nullptr) std::this_thread::yield();
+        if (cancel.calls++ == cancel.when) cancel.reply.load()->cancel();
+        return true;
+      };
+      options.process_logits_user = &cancel;
+      auto reply = session.generate(options).value();
+      cancel.reply = &reply;
+      REQUIRE(reply.wait());
+      CHECK(reply.finish_reason() == FinishReason::cancelled);
+      CHECK(copy(session.tokens()) == tokens);
+      auto again = session.generate(sampled(12)).value();
+      again.wait().value();
+      CHECK(again.tokens() == expected.tokens);
+      REQUIRE(session.rewind(tokens.size()));
+      CHECK(same_bits(last_logits(session, model, tokens.size()), expected.logits));
+    }
+  }
+}
+
+namespace {
+
+/// Holds the worker inside a callback, so that what is submitted meanwhile runs together; lets one
+/// step go at a time.
+class Gate {
+ public:
+  explicit Gate(decant::Model& model) : session_(session_with(model, std::vector<Token>{5})) {
+    GenerateOptions options;
+    options.ignore_end = true;
+    options.process_logits = hold;
+    options.process_logits_user = this;
+    reply_.emplace(session_.generate(options).value());
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return held_; });
+  }
+  ~Gate() { open(); }
+  /// One step of everything that is in flight.
+  void step() {
+    std::unique_lock lock(mutex_);
+    ++allowed_;
+    held_ = false;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return held_; });
+  }
+  /// No more holding.
+  void open() {
+    reply_->cancel();
+    {
+      const std::lock_guard lock(mutex_);
+      allowed_ = SIZE_MAX;
+    }
+    changed_.notify_all();
+    (void)reply_->wait();
+  }
+
+ private:
+  static bool hold(void* self, std::span<const Token>, std::span<float>) {
+    Gate& g = *static_cast<Gate*>(self);
+    std::unique_lock lock(g.mutex_);
+    g.held_ = true;
+    g.changed_.notify_all();
+    g.changed_.wait(lock, [&] { return g.allowed_ > 0; });
+    if (g.allowed_ != SIZE_MAX) --g.allowed_;
+    return true;
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  std::size_t allowed_ = 0;
+  decant::Session session_;
+  std::optional<decant::Reply> reply_;
+};
+
+/// Runs the prompts at the same time, each submitted `apart` steps after the one before.
+std::vector<Recorded> run_together(decant::Model& model,
+                                   const std::vector<std::vector<Token>>& prompts,
+                                   std::size_t n_new, int apart) {
+  std::vector<Recorded> recorded(prompts.size());
+  std::vector<decant::Session> sessions;
+  std::vector<decant::Reply> replies;
+  for (const auto& prompt : prompts) sessions.push_back(session_with(model, prompt));
+  {
+    Gate gate(model);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      replies.push_back(sessions[i].generate(recorded[i].options(n_new)).value());
+      for (int step = 0; step < apart; ++step) gate.step();
+    }
+    gate.open();
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    replies[i].wait().value();
+    recorded[i].tokens = replies[i].tokens();
+  }
+  return recorded;
+}
+
+}  // namespace
+
+TEST_CASE("alone, in pairs and all together: the same bits") {
+  std::vector<std::vector<Token>> prompts;
+  for (const std::size_t n : {1u, 2u, 7u, 16u, 17u, 33u})
+    prompts.push_back(TinyRandom(100 + n).tokens(n));
+  constexpr std::size_t kNew = 6;
+  for (const TinySpec& spec : two_architectures()) {
+    const TinyModel tiny = random_model(spec);
+    std::vector<Recorded> solo;
+    {
+      auto model = tiny.load(options_of(1, 512, KvType::f16));
+      for (const auto& prompt : prompts) {
+        auto session = session_with(model, prompt);
+        Recorded r;
+        auto reply = session.generate(r.options(kNew)).value();
+        reply.wait().value();
+        r.tokens = reply.tokens();
+        solo.push_back(std::move(r));
+      }
+    }
+    for (const std::size_t chunk : {1u, 5u, 16u, 512u}) {
+      ModelOptions options = options_of(2, chunk, KvType::f16, 8);
+      options.context = 64;
+      auto model = tiny.load(options);
+      for (const int apart : {0, 1}) {
+        CAPTURE(spec.architecture, chunk, apart);
+        // With one row a pass the holding request itself takes all of them.
+        if (chunk == 1 && apart == 1) continue;
+        bool all = true;
+        for (std::size_t a = 0; a < prompts.size(); ++a)
+          for (std::size_t b = 0; b < prompts.size(); ++b) {
+            const auto pair = run_together(model, {prompts[a], prompts[b]}, kNew, apart);
+            all = all && pair[0] == solo[a] && pair[1] == solo[b];
+          }
+        CHECK(all);
+        CHECK(run_together(model, prompts, kNew, apart) == solo);
+        auto reversed = prompts;
+        std::reverse(reversed.begin(), reversed.end());
+        auto together = run_together(model, reversed, kNew, apart);
+        std::reverse(together.begin(), together.end());
+        CHECK(together == solo);
+      }
+    }
+  }
+}
+
+TEST_CASE("replies and logits on many threads at once equal the same alone") {
+  const TinyModel tiny = random_model();
+  auto model = tiny.load(options_of(2, 8, KvType::f16, 6));
+  std::vector<std::vector<Token>> prompts;
+  std::vector<Outcome> expected;
+  for (std::size_t i = 0; i < 6; ++i) {
+    prompts.push_back(TinyRandom(i).tokens(5 + 9 * i));
+    expected.push_back(outcome(model, prompts[i]));
+  }
+  std::atomic<int> different{0};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 6; ++i)
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 10; ++round)
+        if (!(outcome(model, prompts[i]) == expected[i])) ++different;
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(different == 0);
+}
+
+TEST_CASE("the host's floating-point mode changes nothing") {
+  if (!HostMode::kAvailable) DECANT_SKIP("no floating-point modes here");
+  const std::vector<Token> prompt = TinyRandom(21).tokens(30);
+  for (TinySpec spec : two_architectures()) {
+    spec.text = spec.architecture == "llama" ? TinyText::spm : TinyText::bpe;
+    TinyModel tiny = random_model(spec);
+    tiny.set_string(spec.architecture + ".rope.scaling.type", "linear");
+    tiny.set_f32(spec.architecture + ".rope.scaling.factor", 3.0f);
+    auto plain = tiny.load(options_of(2, 7, KvType::f16));
+    const Outcome expected = outcome(plain, prompt);
+    for (const auto kind : {HostMode::flush_to_zero, HostMode::toward_zero, HostMode::both}) {
+      Outcome loaded, run;
+      bool untouched = false;
+      {
+        const HostMode mode(kind);
+        auto model = tiny.load(options_of(2, 7, KvType::f16));
+        loaded = outcome(model, prompt);
+        run = outcome(plain, prompt);
+        untouched = mode.untouched();
+      }
+      CAPTURE(spec.architecture, static_cast<int>(kind));
+      CHECK(untouched);
+      CHECK(loaded == expected);
+      CHECK(run == expected);
+    }
+    // A callback that leaves a mode behind on the worker.
+    auto session = session_with(plain, prompt);
+    GenerateOptions options = sampled(12);
+    options.process_logits = [](void*, std::span<const Token>, std::span<float>) {
+      std::uint64_t both;
+      {
+        const HostMode mode(HostMode::both);
+        both = decant::detail::float_mode_get();
+      }
+      decant::detail::float_mode_set(both);
+      return true;
+    };
+    auto reply = session.generate(options).value();
+    reply.wait().value();
+    CHECK(reply.tokens() == expected.tokens);
+  }
+}
+
+TEST_CASE("every way of loading gives the same bits") {
+  const std::vector<Token> prompt = TinyRandom(31).tokens(25);
+  for (const TinySpec& spec : two_architectures()) {
+    const TinyModel tiny = random_model(spec);
+    const std::vector<std::byte> bytes = tiny.file();
+    const TempFolder folder;
+    const std::string path = folder.write("tiny.gguf", bytes);
+    auto measure = tiny.load(options_of(1, 512, KvType::f16));
+    const Outcome expected = outcome(measure, prompt);
+    ModelOptions options = options_of(2, 16, KvType::f16);
+    for (const bool mapped : {false, true}) {
+      CAPTURE(spec.architecture, mapped);
+      options.mapped = mapped;
+      auto from_path = decant::Model::load(path, options).value();
+      CHECK(outcome(from_path, prompt) == expected);
+      auto from_memory = decant::Model::load(std::span(bytes), options).value();
+      CHECK(outcome(from_memory, prompt) == expected);
+    }
+    struct HostFile final : decant::Reader {
+      std::span<const std::byte> bytes;
+      std::uint64_t size() override { return bytes.size(); }
+      decant::Status read(std::uint64_t offset, std::span<std::byte> to) override {
+        std::memcpy(to.data(), bytes.data() + offset, to.size());
+        return {};
+      }
+      std::string_view name() const override { return "the host's file"; }
+    } host;
+    host.bytes = bytes;
+    decant::Reader* const parts[] = {&host};
+    options.mapped = false;
+    auto from_reader = decant::Model::load(std::span(parts), options).value();
+    CHECK(outcome(from_reader, prompt) == expected);
+    options.mapped = true;
+    const auto refused = decant::Model::load(std::span(parts), options);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == decant::ErrorCode::invalid_argument);
+  }
+}

@@ -1,0 +1,132 @@
+// The thread pool: every item runs once, whatever the number of workers; idle threads sleep.
+#include "base/thread_pool.hpp"
+
+#include <time.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <limits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/host_mode.hpp"
+
+using decant::detail::ThreadPool;
+
+namespace {
+
+struct Counted {
+  std::vector<std::atomic<int>> runs;
+  std::atomic<int> bad_worker{0};
+  int n_workers;
+  Counted(std::size_t n, int workers) : runs(n), n_workers(workers) {}
+  static void item(void* self, std::size_t i, int worker) noexcept {
+    auto& c = *static_cast<Counted*>(self);
+    ++c.runs[i];
+    if (worker < 0 || worker >= c.n_workers) ++c.bad_worker;
+  }
+};
+
+#if defined(__linux__)
+double process_cpu_seconds() {
+  timespec t = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+std::size_t n_threads() {
+  std::size_t n = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    (void)task;
+    ++n;
+  }
+  return n;
+}
+#endif
+
+}  // namespace
+
+TEST_CASE("every item runs exactly once") {
+  for (int workers = 1; workers <= 8; ++workers) {
+    ThreadPool pool(workers);
+    CHECK(pool.n_workers() == workers);
+    for (const std::size_t n : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 64u, 1000u}) {
+      CAPTURE(workers, n);
+      Counted counted(n, workers);
+      pool.run(n, Counted::item, &counted);
+      int wrong = 0;
+      for (const auto& runs : counted.runs) wrong += runs != 1;
+      CHECK(wrong == 0);
+      CHECK(counted.bad_worker == 0);
+    }
+  }
+}
+
+TEST_CASE("a hundred thousand tiny calls: each ends with all of its items done") {
+  for (const int workers : {2, 3, 8}) {
+    ThreadPool pool(workers);
+    struct Sum {
+      std::atomic<std::uint64_t> value{0};
+      std::uint64_t call = 0;
+    } sum;
+    std::uint64_t expected = 0;
+    bool equal = true;
+    for (std::uint64_t call = 1; call <= 35000; ++call) {
+      const std::size_t n = call % 5;
+      sum.call = call;
+      pool.run(
+          n,
+          [](void* s, std::size_t item, int) noexcept {
+            auto& sum = *static_cast<Sum*>(s);
+            sum.value += sum.call * (item + 1);
+          },
+          &sum);
+      expected += call * (n * (n + 1) / 2);
+      equal = equal && sum.value == expected;
+    }
+    CAPTURE(workers);
+    CHECK(equal);
+  }
+}
+
+TEST_CASE("workers compute in the library's floating-point mode and leave the host's alone") {
+  if (!decant_test::HostMode::kAvailable) DECANT_SKIP("no floating-point modes here");
+  bool untouched = false;
+  std::atomic<int> wrong{0};
+  {
+    const decant_test::HostMode mode(decant_test::HostMode::both);
+    ThreadPool pool(3);
+    for (int call = 0; call < 100; ++call)
+      pool.run(
+          16,
+          [](void* w, std::size_t, int) noexcept {
+            const auto mode = decant::detail::float_mode_get() & ~decant::detail::kFloatModeFlags;
+            if (mode != decant::detail::kFloatModeIeee) ++*static_cast<std::atomic<int>*>(w);
+          },
+          &wrong);
+    untouched = mode.untouched();
+  }
+  CHECK(wrong == 0);
+  CHECK(untouched);
+}
+
+#if defined(__linux__)
+TEST_CASE("an idle pool takes no processor time and a destroyed one leaves no thread") {
+  const std::size_t before = n_threads();
+  {
+    ThreadPool pool(4);
+    CHECK(n_threads() == before + 3);
+    Counted counted(1000, 4);
+    pool.run(1000, Counted::item, &counted);
+    // Workers spin for microseconds and then sleep. A spinning pool would take three times the
+    // time that passes.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const double cpu = process_cpu_seconds();
+    const auto clock = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - clock;
+    CHECK(process_cpu_seconds() - cpu < 0.05 * passed.count());
+  }
+  CHECK(n_threads() == before);
+}
+#endif
