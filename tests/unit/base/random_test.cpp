@@ -31,7 +31,7 @@ TEST_CASE("random numbers depend on every bit of their key") {
   CHECK(random_uniform({}) == static_cast<double>(0xe169c58d6627e8d5u >> 11) / 9007199254740992.0);
 }
 
-TEST_CASE("uniform numbers fill [0, 1) evenly") {
+TEST_CASE("uniform numbers fill the unit interval evenly") {
   constexpr int n = 200000;
   int bins[64] = {};
   double sum = 0.0;
