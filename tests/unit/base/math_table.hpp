@@ -1,5 +1,5 @@
-// Values to 70 digits by mpmath 1.4 (PyPI), rounded to double: {x, nearest double, the rest in ulp of
-// it}, for pow {x, y, ...}. Points: limits of the formats and of the reductions, RoPE angles and
+// Values to 70 digits by mpmath 1.4 (PyPI), rounded to double: {x, nearest double, the rest in ulp
+// of it}, for pow {x, y, ...}. Points: limits of the formats and of the reductions, RoPE angles and
 // frequencies, and random ones.
 #pragma once
 
