@@ -63,11 +63,7 @@ static void c_write_stats(const Reply& reply, decant_stats* to) {
   std::memcpy(to, &stats, std::min(to->size, sizeof stats));
 }
 
-}  // namespace decant::detail
-
-using namespace decant;
-using namespace decant::detail;
-
+// Functions with C linkage are the header's, whatever namespace they are written in.
 extern "C" {
 
 const char* decant_status_string(int status) {
@@ -197,3 +193,5 @@ int decant_session_generate(decant_session* session, const decant_generate_optio
 }
 
 }  // extern "C"
+
+}  // namespace decant::detail

@@ -1,9 +1,7 @@
 // Errors as values inside the library: building them with fmt, passing them on with two macros.
 #pragma once
 
-#ifdef __FAST_MATH__
-#error "Decant's results are bit-exact; build it without -ffast-math"
-#endif
+#include "base/fp_contract.hpp"
 
 #include <decant/decant.hpp>
 

@@ -26,10 +26,10 @@ WORDS = re.compile(
     r"[io]?stringstream|[io]?fstream|"
     r"is(?:alpha|alnum|digit|space|upper|lower|punct|print|cntrl|xdigit|graph|blank)|"
     r"to(?:upper|lower)|rand|srand|random_device|random_shuffle)\b"
-    r"(?!\s*=)|\bassert\s*\(|\busing\s+namespace\b|\bfmt::(?:print|println|format)\b")
+    r"(?!\s*=)|\bassert\s*\(|\busing\s+namespace\s+(?!detail\s*;)|\bfmt::(?:print|println|format)\b")
 HEADERS = re.compile(r"#\s*include\s*<(iostream|ostream|istream|sstream|fstream|iomanip|locale|"
                      r"regex|cstdio|stdio\.h|cassert|assert\.h|csignal|signal\.h|random|"
-                     r"fmt/(?:printf|ostream|os|color|chrono|std|format)\.h)>")
+                     r"fmt/(?:printf|ostream|os|color|chrono|std)\.h)>")
 SYSTEM_HEADERS = re.compile(r"#\s*include\s*<(windows\.h|unistd\.h|fcntl\.h|sys/[\w/]+\.h|"
                             r"pthread\.h|sched\.h|dlfcn\.h|io\.h|mach/[\w/]+\.h|bcrypt\.h)>")
 PUBLIC_HEADERS = re.compile(r"#\s*include\s*(\"|<(?:Eigen|fmt|nlohmann|cuda|functional|iostream|"
@@ -113,10 +113,20 @@ def rule_layers(root):
                 yield f"{name}:{number}: includes point leftwards only: {layer} -> {target}"
 
 
+def included(root, path, seen):
+    """The headers below src/ that `path` includes, one through another."""
+    for name in re.findall(r'#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8")):
+        if name not in seen and (root / "src" / name).is_file():
+            seen.add(name)
+            included(root, root / "src" / name, seen)
+    return seen
+
+
 def rule_contraction(root):
     for path, name in files(root, ["src"], {".cpp"}):
         code = "\n".join(strip(path.read_text(encoding="utf-8")))
-        if re.search(r"\b(float|double)\b", code) and '"base/fp_contract.hpp"' not in code:
+        if (re.search(r"\b(float|double)\b", code)
+                and "base/fp_contract.hpp" not in included(root, path, set())):
             yield f"{name}: computes with floating point, so it includes base/fp_contract.hpp"
 
 

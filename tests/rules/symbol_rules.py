@@ -5,8 +5,8 @@
     symbol_rules.py --shared LIBRARY.so        exports only
     symbol_rules.py --self-test CXX            plants a violation of each rule and expects a complaint
 
-A reference counts against the library unless it comes from inside fmt or nlohmann-json, whose
-templates lie in sections of their own, and stands in ALLOWED.
+A reference counts against the library unless it comes from a function of fmt or nlohmann-json, or
+from the one function of ours that fmt is compiled into, and stands in ALLOWED.
 """
 import pathlib
 import re
@@ -23,10 +23,11 @@ FORBIDDEN = re.compile(
     r"is(alpha|alnum|digit|space|upper|lower|punct|print|cntrl|xdigit|graph|blank)|"
     r"to(upper|lower)|__ctype_(b|tolower|toupper)_loc|rand|srand|"
     r"_ZSt4(cout|cerr|clog)|_ZNSt8ios_base\w*|_ZNSt6locale\w*|_ZNSo\w*|_ZSt9use_facet\w*)$")
-# owner's mangled prefix -> what its code may refer to
+# beginning of the mangled name of a function -> what its code may refer to
 ALLOWED = {
-    "3fmt": {"snprintf"},  # hexadecimal floats, which no format string of ours asks for
-    "8nlohmann": {"strtod", "strtof", "strtold", "localeconv", "snprintf"},
+    # hexadecimal floats, which no format string of ours asks for
+    r"_ZN3fmt|_ZN6decant6detail(11format_into|12format_error)": {"snprintf"},
+    r"_ZNK?8nlohmann": {"strtod", "strtof", "strtold", "localeconv", "snprintf"},
 }
 OURS = re.compile(r"decant_|_Z(?:T[VTIS]|GV|T[hv][n0-9_]+)?N?K?[RO]?6decant")
 # Not state: never written after it is laid out, or the C++ library's own.
@@ -43,24 +44,39 @@ def demangle(name):
     return output("c++filt", name).strip()
 
 
+def members(file):
+    """The parts of objdump's output that belong to one object file."""
+    return re.split(r"^\S.*: +file format .*$", output("objdump", "-t", "-r", "-w", file), flags=re.M)
+
+
 def references(file):
-    """(section, symbol) of every relocation."""
-    section = ""
-    for line in output("objdump", "-r", "-w", file).splitlines():
-        match = re.match(r"RELOCATION RECORDS FOR \[(.*)\]", line)
-        if match:
-            section = match[1]
-        elif re.match(r"[0-9a-f]{8,} R_", line):
-            yield section, re.sub(r"[-+]0x[0-9a-f]+$|@.*$", "", line.split()[2])
+    """(function, symbol) of every relocation."""
+    for member in members(file):
+        functions, section = {}, ""  # section -> [(start, end, name)]
+        for line in member.splitlines():
+            symbol = re.match(r"([0-9a-f]+) .{6}F (\S+)\s+([0-9a-f]+) +(?:\.hidden )?(\S+)$", line)
+            if symbol:
+                start = int(symbol[1], 16)
+                functions.setdefault(symbol[2], []).append(
+                    (start, start + int(symbol[3], 16), symbol[4]))
+            header = re.match(r"RELOCATION RECORDS FOR \[(.*)\]", line)
+            if header:
+                section = header[1]
+            elif re.match(r"[0-9a-f]{8,} +R_", line) and not section.startswith(".debug"):
+                place, _, name = line.split()
+                owners = [function for start, end, function in functions.get(section, [])
+                          if start <= int(place, 16) < end]
+                yield owners[0] if owners else section, re.sub(r"[-+]0x[0-9a-f]+$|@.*$", "", name)
 
 
 def rule_references(file):
-    for section, symbol in sorted(set(references(file))):
-        if section.startswith((".debug", ".rela.debug")) or not FORBIDDEN.match(symbol):
-            continue
-        owner = re.search(r"_ZN?K?(3fmt|8nlohmann)", section)
-        if not owner or symbol not in ALLOWED[owner[1]]:
-            yield f"{file}: refers to {demangle(symbol)} from {section}"
+    for function, symbol in sorted(set(references(file))):
+        allowed = set()
+        for pattern, symbols in ALLOWED.items():
+            if re.match(pattern, function):
+                allowed = symbols
+        if FORBIDDEN.match(symbol) and symbol not in allowed:
+            yield f"{file}: {demangle(function)} refers to {demangle(symbol)}"
 
 
 def rule_names(file):
