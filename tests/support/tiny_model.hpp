@@ -114,8 +114,8 @@ inline std::vector<Token> byte_tokens(std::string_view text) {
 /// Pieces of more than one byte, each made of two before it.
 inline const std::vector<std::pair<std::string, std::string>>& tiny_merges() {
   static const std::vector<std::pair<std::string, std::string>> merges = {
-      {"o", "w"}, {"ow", "n"}, {" ", "f"}, {" f", "o"}, {" fo", "x"}, {"a", "b"},
-      {"a", "a"}, {"aa", "b"}, {"\n", "U"}, {"s", "e"}, {"se", "r"},  {"\xC3", "\xA9"}};
+      {"o", "w"}, {"ow", "n"}, {" ", "f"},  {" f", "o"}, {" fo", "x"}, {"a", "b"},
+      {"a", "a"}, {"aa", "b"}, {"\n", "U"}, {"s", "e"},  {"se", "r"},  {"\xC3", "\xA9"}};
   return merges;
 }
 /// The token of a piece made by tiny_merges.
@@ -330,8 +330,8 @@ inline TinyModel table_model(const std::function<float(Token last, Token next)>&
   // The norm of a one-hot row is sqrt(n) at its place.
   for (std::size_t next = 0; next < size; ++next)
     for (std::size_t last = 0; last < size; ++last)
-      table[next * size + last] =
-          logit(static_cast<Token>(last), static_cast<Token>(next)) / std::sqrt(static_cast<float>(n));
+      table[next * size + last] = logit(static_cast<Token>(last), static_cast<Token>(next)) /
+                                  std::sqrt(static_cast<float>(n));
   m.add("token_embd.weight", {size, size}, one_hot);
   m.add("output.weight", {size, size}, table);
   const std::vector<float> ones(size, 1.0f), zeros(2 * size, 0.0f), one(size, 0.0f);

@@ -113,7 +113,8 @@ TEST_CASE("KV types differ in their bits, so that the tests above compare differ
   const auto a = outcome(f16, prompt, 1).logits, b = outcome(f32, prompt, 1).logits;
   CHECK_FALSE(same_bits(a, b));
   float difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference = std::max(difference, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference = std::max(difference, std::abs(a[i] - b[i]));
   CHECK(difference < 0.1f);
 }
 
@@ -164,8 +165,7 @@ TEST_CASE("a rewound session is the session that it would have been") {
       REQUIRE(session.rewind(n));
       REQUIRE(session.append(std::span(tokens).subspan(n)));
       const std::size_t rows = std::max<std::size_t>(1, tokens.size() - n);
-      CHECK(same_bits(last_logits(session, model, rows),
-                      std::span(expected).last(rows * width)));
+      CHECK(same_bits(last_logits(session, model, rows), std::span(expected).last(rows * width)));
     }
   }
 }
