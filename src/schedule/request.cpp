@@ -56,6 +56,26 @@ void Request::publish(std::string&& text, std::optional<Token> token) {
   changed.notify_all();
 }
 
+/// A text in tokens that say nothing else, where the tokenizer would put a space in front of it: at
+/// each place the longest piece that fits. Empty if the vocabulary cannot write it.
+static std::vector<Token> request_spell(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<Token> tokens;
+  while (!text.empty()) {
+    Token best = -1;
+    std::size_t length = 0;
+    for (Token t = 0; static_cast<std::size_t>(t) < tokenizer.size(); ++t) {
+      const std::string_view piece = tokenizer.piece_bytes(t);
+      if (piece.size() <= length || !text.starts_with(piece)) continue;
+      best = t;
+      length = piece.size();
+    }
+    if (length == 0) return {};
+    tokens.push_back(best);
+    text.remove_prefix(length);
+  }
+  return tokens;
+}
+
 /// After a stop string: tokens and text agree again. Tokens behind the text that is kept go; a
 /// token that the cut goes through is replaced by the tokens of its first part.
 void Request::keep_text_only() {
@@ -70,7 +90,7 @@ void Request::keep_text_only() {
     std::string written;
     const bool exact = tokenizer->tokenize({&span, 1}, rest) &&
                        tokenizer->detokenize(rest, written) && written == part;
-    if (!exact) rest.clear();  // a vocabulary that cannot write it
+    if (!exact) rest = request_spell(*tokenizer, part);
   }
   if (n_prompt + whole + rest.size() > sequence->capacity) rest.clear();
   sequence->truncate(n_prompt + whole);
