@@ -15,9 +15,6 @@ golden=${DECANT_GOLDEN_DIR:-}/models/llama-tied/model-f32.gguf
 [ ! -f "$golden" ] || model=$golden
 
 plain="$cxx -std=c++20 -Wall -Wextra -Werror"
-# Where Debian keeps Eigen; fmt and nlohmann-json are in the compiler's own path.
-eigen=-I${EIGEN_INCLUDE:-/usr/include/eigen3}
-
 # The launcher is ccache where the machine has it.
 cmake_host() {
   source=$1
