@@ -195,7 +195,8 @@ Result<FileInfo> Model::inspect(std::string_view path) {
   return guarded([&]() -> Result<FileInfo> {
     DECANT_ASSIGN(const Gguf file, Gguf::open(path, false));
     FileInfo info;
-    info.format = "GGUF v" + std::to_string(file.version());
+    info.format = "GGUF v";
+    info.format += std::to_string(file.version());
     DECANT_ASSIGN(info.architecture, file.string("general.architecture", ""));
     DECANT_ASSIGN(info.tokenizer, file.string("tokenizer.ggml.model", ""));
     DECANT_ASSIGN(const std::string_view pre, file.string("tokenizer.ggml.pre", ""));

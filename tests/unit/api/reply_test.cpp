@@ -100,8 +100,9 @@ TEST_CASE("a stop string is found across every split into tokens") {
       {"c", "\xC3", "\xA9", "d"},
       {"\xC3\xA9"}};
   const std::vector<std::vector<std::string>> stops = {
-      {"own fox"}, {"\nUser:"},     {"\xC3\xA9"}, {"aab"},   {"ab"},    {"ab", "b"},
-      {"zzz"},     {"x", "own fox"}, {"brown foxes"}, {"n f", "wn foxy"}, {"s"}, {"xe", "fox!"}};
+      {"own fox"},     {"\nUser:"},        {"\xC3\xA9"}, {"aab"},
+      {"ab"},          {"ab", "b"},        {"zzz"},      {"x", "own fox"},
+      {"brown foxes"}, {"n f", "wn foxy"}, {"s"},        {"xe", "fox!"}};
   for (const auto& pieces : texts)
     for (const auto& stop : stops) {
       CAPTURE(stop);
@@ -114,7 +115,8 @@ TEST_CASE("random texts and stop strings agree with the definition") {
   const unsigned seed = 4711;
   CAPTURE(seed);
   std::mt19937 random(seed);
-  const std::vector<std::string> alphabet = {"a", "b", "ab", "aa", "aab", "\xC3", "\xA9", "\xC3\xA9"};
+  const std::vector<std::string> alphabet = {"a",   "b",    "ab",   "aa",
+                                             "aab", "\xC3", "\xA9", "\xC3\xA9"};
   for (int round = 0; round < 150; ++round) {
     std::vector<std::string> pieces, stops;
     for (std::size_t n = 1 + random() % 8; n-- > 0;)
@@ -148,7 +150,8 @@ TEST_CASE("a stop string that cuts a SentencePiece token: text and tokens agree"
     std::string stop, text;
   };
   // " fox" is one token; a space stands before every text that this tokenizer sees.
-  for (const Cut& c : {Cut{"fox", "own "}, {"ox", "own f"}, {"x", "own fo"}, {"wn", "o"}, {"own", ""}}) {
+  for (const Cut& c :
+       {Cut{"fox", "own "}, {"ox", "own f"}, {"x", "own fo"}, {"wn", "o"}, {"own", ""}}) {
     CAPTURE(c.stop);
     auto session = session_with(model, byte_tokens("Q"));
     Script script{{piece_token("own"), piece_token(" fox")}};
@@ -219,7 +222,8 @@ TEST_CASE("what was held back comes out when the reply ends otherwise") {
 
 TEST_CASE("characters come whole, bytes that are none unchanged, a cut tail at the end") {
   auto model = reply_model();
-  const std::string text = "\xEC\x82\xBC \xF0\x9F\x91\xA8\xE2\x80\x8D \xFF\xC3( \xED\xA0\x80 \xE2\x82";
+  const std::string text =
+      "\xEC\x82\xBC \xF0\x9F\x91\xA8\xE2\x80\x8D \xFF\xC3( \xED\xA0\x80 \xE2\x82";
   auto session = session_with(model, byte_tokens("Q"));
   Script script{byte_tokens(text)};
   GenerateOptions options;

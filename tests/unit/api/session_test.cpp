@@ -180,8 +180,7 @@ TEST_CASE("the begin token stands once, before the first text") {
   auto session = model.session().value();
   REQUIRE(session.append("x"));
   REQUIRE(session.append("y"));
-  CHECK(copy(session.tokens()) ==
-        std::vector<Token>{kTinyBos, byte_token('x'), byte_token('y')});
+  CHECK(copy(session.tokens()) == std::vector<Token>{kTinyBos, byte_token('x'), byte_token('y')});
   auto without = model.session().value();
   decant::TextOptions plain;
   plain.add_bos = false;

@@ -1,0 +1,266 @@
+// Destruction in every order, on every thread, while things run; no memory and no thread left.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "support/catch.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tiny_model.hpp"
+
+using namespace decant_test;
+using decant::FinishReason;
+using decant::GenerateOptions;
+
+namespace {
+
+const TinyModel& lifetime_file() {
+  static const TinyModel tiny = random_model();
+  return tiny;
+}
+
+struct Handles {
+  std::optional<decant::Model> model;
+  std::optional<decant::Session> session;
+  std::optional<decant::Reply> reply;
+
+  explicit Handles(const GenerateOptions& options) {
+    model.emplace(lifetime_file().load());
+    session.emplace(session_with(*model, byte_tokens("hello")));
+    reply.emplace(session->generate(options).value());
+  }
+  void drop(int which) {
+    if (which == 0) model.reset();
+    if (which == 1) session.reset();
+    if (which == 2) reply.reset();
+  }
+};
+
+GenerateOptions endless() {
+  GenerateOptions options;
+  options.ignore_end = true;
+  return options;
+}
+
+#if defined(__linux__)
+std::size_t threads_now() {
+  std::size_t n = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    (void)task;
+    ++n;
+  }
+  return n;
+}
+/// The same number as before, at the latest after a while: a worker whose last handle went inside
+/// a callback ends by itself.
+bool threads_settle_at(std::size_t wanted) {
+  for (int i = 0; i < 2000 && threads_now() != wanted; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return threads_now() == wanted;
+}
+std::size_t resident_pages() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident;
+}
+#else
+std::size_t threads_now() { return 0; }
+bool threads_settle_at(std::size_t) { return true; }
+#endif
+
+}  // namespace
+
+TEST_CASE("handles may go in every order while a reply runs") {
+  const std::size_t threads = threads_now();
+  int order[] = {0, 1, 2};
+  do {
+    for (const unsigned wait_us : {0u, 200u, 2000u}) {
+      CAPTURE(order[0], order[1], order[2], wait_us);
+      Handles h{endless()};
+      std::this_thread::sleep_for(std::chrono::microseconds(wait_us));
+      for (const int which : order) {
+        h.drop(which);
+        // Whatever is left still answers.
+        if (h.model) CHECK(h.model->tokenize("x"));
+        if (h.session) CHECK(h.session->tokens().size() >= 5);
+        if (h.reply) CHECK(h.reply->status());
+      }
+    }
+  } while (std::next_permutation(order, order + 3));
+  CHECK(threads_settle_at(threads));
+}
+
+TEST_CASE("a reply goes on after its model and session are gone") {
+  GenerateOptions options = endless();
+  options.max_tokens = 40;
+  options.sampler.seed = 3;
+  std::vector<Token> expected;
+  {
+    Handles h{options};
+    REQUIRE(h.reply->wait());
+    expected = h.reply->tokens();
+    CHECK(expected.size() == 40);
+  }
+  Handles h{options};
+  h.model.reset();
+  h.session.reset();
+  std::string text = read_all(*h.reply);
+  CHECK(h.reply->status());
+  CHECK(h.reply->tokens() == expected);
+  CHECK(h.reply->finish_reason() == FinishReason::max_tokens);
+}
+
+TEST_CASE("a session goes on after its model is gone") {
+  auto model = std::make_optional(lifetime_file().load());
+  auto session = session_with(*model, byte_tokens("hello"));
+  const auto before = copy(session.tokens());
+  std::vector<float> expected(model->info().n_vocab);
+  session.logits(std::span(expected)).value();
+  model.reset();
+  CHECK(session.append("!"));
+  CHECK(session.rewind(5));
+  CHECK(same_bits(session.logits().value(), expected));
+}
+
+TEST_CASE("moved handles work, assigned ones let go of what they had") {
+  auto a = lifetime_file().load(), b = lifetime_file().load();
+  auto session = session_with(a, byte_tokens("x"));
+  auto reply = session.generate(endless()).value();
+  a = std::move(b);  // the first model lives on in the session
+  auto other = session_with(a, byte_tokens("y"));
+  GenerateOptions two = endless();
+  two.max_tokens = 2;
+  reply = other.generate(two).value();  // cancels the first
+  CHECK(reply.wait());
+  session = std::move(other);
+  CHECK(session.tokens().size() == 3);
+}
+
+TEST_CASE("handles may go inside a callback, in every order, the last one there too") {
+  const std::size_t threads = threads_now();
+  struct Inside {
+    std::atomic<Handles*> handles{nullptr};
+    int order[3];
+    int n_dropped = 0;
+    std::atomic<bool> done{false};
+  };
+  int order[] = {0, 1, 2};
+  do {
+    for (int inside_count = 1; inside_count <= 3; ++inside_count) {
+      CAPTURE(order[0], order[1], order[2], inside_count);
+      Inside inside;
+      std::copy_n(order, 3, inside.order);
+      inside.n_dropped = inside_count;
+      GenerateOptions options = endless();
+      options.max_tokens = 50;
+      options.process_logits = [](void* i, std::span<const Token>, std::span<float>) {
+        auto& in = *static_cast<Inside*>(i);
+        if (in.done) return true;
+        while (in.handles == nullptr) std::this_thread::yield();
+        for (int k = 0; k < in.n_dropped; ++k) in.handles.load()->drop(in.order[k]);
+        in.done = true;
+        return true;
+      };
+      options.process_logits_user = &inside;
+      auto handles = std::make_unique<Handles>(options);
+      inside.handles = handles.get();
+      while (!inside.done) std::this_thread::yield();
+      if (handles->reply) CHECK(handles->reply->wait());
+      handles.reset();
+      // The worker may still be on its way out of the callback, whose data must live until then.
+      REQUIRE(threads_settle_at(threads));
+    }
+  } while (std::next_permutation(order, order + 3));
+}
+
+TEST_CASE("models of many sessions in flight end at once") {
+  const std::size_t threads = threads_now();
+  for (int round = 0; round < 5; ++round) {
+    std::vector<decant::Session> sessions;
+    std::vector<decant::Reply> replies;
+    {
+      decant::ModelOptions options;
+      options.threads = 3;
+      options.sessions = 8;
+      auto model = lifetime_file().load(options);
+      for (int i = 0; i < 8; ++i) {
+        sessions.push_back(session_with(model, TinyRandom(1).tokens(40)));
+        replies.push_back(sessions.back().generate(endless()).value());
+      }
+    }
+    if (round % 2 == 0)
+      sessions.clear();
+    else
+      replies.clear();
+  }
+  CHECK(threads_settle_at(threads));
+}
+
+#if defined(__linux__)
+TEST_CASE("loading and dropping a hundred times leaves neither memory nor threads") {
+  const std::size_t threads = threads_now();
+  const std::vector<std::byte> file = lifetime_file().file();
+  const auto cycle = [&] {
+    decant::ModelOptions options;
+    options.threads = 3;
+    auto model = decant::Model::load(std::span(file), options).value();
+    auto session = session_with(model, byte_tokens("hello"));
+    GenerateOptions some = endless();
+    some.max_tokens = 3;
+    auto reply = session.generate(some).value();
+    reply.wait().value();
+    auto cancelled = session.generate(endless()).value();
+  };
+  for (int i = 0; i < 20; ++i) cycle();
+  const std::size_t before = resident_pages();
+  for (int i = 0; i < 100; ++i) cycle();
+  const std::size_t after = resident_pages();
+  // One cycle holds 500 KB and more; a leak of a twentieth of that would show.
+  CHECK(after <= before + 512);
+  CHECK(threads_settle_at(threads));
+}
+
+// Prints nothing: the parent reads the tokens from the file that the variable names.
+TEST_CASE("child of the next test", "[.child]") {
+  const char* path = std::getenv("DECANT_TEST_CHILD");
+  REQUIRE(path != nullptr);
+  Handles h{[] {
+    GenerateOptions options = endless();
+    options.max_tokens = 60;
+    options.sampler.seed = 12345;
+    return options;
+  }()};
+  h.reply->wait().value();
+  std::ofstream out(path);
+  for (const Token t : h.reply->tokens()) out << t << "\n";
+  CHECK(out.good());
+}
+
+TEST_CASE("one seed gives one reply, in other processes too") {
+  const TempFolder folder;
+  std::vector<std::string> replies;
+  for (int i = 0; i < 2; ++i) {
+    const std::string path = folder.file("child" + std::to_string(i));
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    const std::string command = "DECANT_TEST_CHILD='" + path + "' '" + self + "' '[.child]' > '" +
+                                folder.file("log") + "' 2>&1";
+    REQUIRE(std::system(command.c_str()) == 0);
+    std::ifstream in(path);
+    replies.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  GenerateOptions options = endless();
+  options.max_tokens = 60;
+  options.sampler.seed = 12345;
+  Handles h{options};
+  h.reply->wait().value();
+  std::string here;
+  for (const Token t : h.reply->tokens()) here += std::to_string(t) + "\n";
+  CHECK(replies[0] == here);
+  CHECK(replies[1] == here);
+  CHECK(std::count(here.begin(), here.end(), '\n') == 60);
+}
+#endif
