@@ -84,13 +84,13 @@ decant::ModelOptions model_options(const Args& args) {
   return options;
 }
 
-static std::vector<decant::SamplerStep> order(std::string_view text) {
+static decant::SamplerOrder order(std::string_view text) {
   using decant::SamplerStep;
   static const std::map<std::string_view, SamplerStep> steps = {
       {"penalties", SamplerStep::penalties}, {"top_k", SamplerStep::top_k},
       {"typical", SamplerStep::typical},     {"top_p", SamplerStep::top_p},
       {"min_p", SamplerStep::min_p},         {"temperature", SamplerStep::temperature}};
-  std::vector<SamplerStep> order;
+  decant::SamplerOrder order;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
     const auto step = steps.find(text.substr(at, comma - at));

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -286,11 +287,34 @@ class DECANT_API Model {
 /// The steps that turn logits into a distribution, applied in the order of Sampler::order.
 enum class SamplerStep : std::uint8_t { penalties, top_k, typical, top_p, min_p, temperature };
 
+/// Different steps, first to last; at most six. A seventh is kept, so that it is found to be a
+/// repetition.
+class SamplerOrder {
+ public:
+  constexpr SamplerOrder() noexcept = default;
+  constexpr SamplerOrder(std::initializer_list<SamplerStep> steps) noexcept {
+    for (const SamplerStep step : steps) push_back(step);
+  }
+  constexpr explicit SamplerOrder(std::span<const SamplerStep> steps) noexcept {
+    for (const SamplerStep step : steps) push_back(step);
+  }
+  constexpr void push_back(SamplerStep step) noexcept {
+    if (size_ < sizeof steps_) steps_[size_++] = step;
+  }
+  constexpr const SamplerStep* begin() const noexcept { return steps_; }
+  constexpr const SamplerStep* end() const noexcept { return steps_ + size_; }
+  constexpr std::size_t size() const noexcept { return size_; }
+
+ private:
+  SamplerStep steps_[7] = {};
+  std::size_t size_ = 0;
+};
+
 /// How the next token is chosen. A plain value; also works alone on any span of logits.
 /// Each step keeps at least one token. Ties go to the lower id. Random numbers are keyed by
 /// (seed, sample_index, position), so a draw does not depend on what happened before it.
 struct DECANT_API Sampler {
-  float temperature = 1.0f;  ///< >= 0; 0: greedy
+  float temperature = 1.0f;  ///< finite, >= 0; 0: only the most likely of what is left
   int top_k = 0;             ///< keep the k most likely; <= 0: off
   float top_p = 1.0f;        ///< nucleus; in [0, 1], 1: off
   float min_p = 0.0f;        ///< keep p >= min_p * max(p); in [0, 1], 0: off
@@ -304,9 +328,8 @@ struct DECANT_API Sampler {
       {};                          ///< none: drawn from the system and reported in the stats
   std::uint32_t sample_index = 0;  ///< tells parallel samples of one seed apart
   /// Steps that are left out do not happen.
-  std::vector<SamplerStep> order = {SamplerStep::penalties, SamplerStep::top_k,
-                                    SamplerStep::typical,   SamplerStep::top_p,
-                                    SamplerStep::min_p,     SamplerStep::temperature};
+  SamplerOrder order = {SamplerStep::penalties, SamplerStep::top_k, SamplerStep::typical,
+                        SamplerStep::top_p,     SamplerStep::min_p, SamplerStep::temperature};
 
   static Sampler greedy();    ///< always the most likely token
   static Sampler precise();   ///< facts, code, extraction

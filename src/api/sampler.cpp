@@ -84,7 +84,7 @@ static void sampler_review(const Sampler& s, std::vector<std::string>& warnings)
        "min_p is set, but order leaves it out: it does not happen");
   warn(typical && missing(SamplerStep::typical),
        "typical_p is set, but order leaves it out: it does not happen");
-  warn(penalises && !missing(SamplerStep::penalties) && s.order[0] != SamplerStep::penalties,
+  warn(penalises && !missing(SamplerStep::penalties) && *s.order.begin() != SamplerStep::penalties,
        "penalties come after another step: tokens that were dropped before cannot come back");
 
   warn(greedy && typical,

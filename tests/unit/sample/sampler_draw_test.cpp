@@ -226,7 +226,7 @@ TEST_CASE("sampler: review warns of what rarely does what is wanted") {
   const auto with_order = [&](auto change, std::vector<SamplerStep> order) {
     return sampler([&](Sampler& s) {
       change(s);
-      s.order = order;
+      s.order = decant::SamplerOrder(order);
     });
   };
   CHECK(says(with_order([](Sampler& s) { s.top_k = 5; }, {SamplerStep::top_p}), "leaves it out"));

@@ -47,7 +47,7 @@ Sampler golden_sampler(const nlohmann::json& record) {
     else
       FAIL("unknown parameter " << key);
   }
-  s.order = Steps{};
+  s.order = {};
   std::string names = record["order"].get<std::string>() + ",";
   for (std::size_t end; (end = names.find(',')) != std::string::npos; names.erase(0, end + 1)) {
     const std::string name = names.substr(0, end);
@@ -93,7 +93,7 @@ Sampler random_sampler(Dice& dice) {
     for (std::size_t i = order.size() - 1; i > 0; --i)
       std::swap(order[i], order[static_cast<std::size_t>(dice.below(static_cast<int>(i) + 1))]);
   order.resize(static_cast<std::size_t>(dice.below(4) ? 6 : dice.below(7)));
-  s.order = order;
+  s.order = decant::SamplerOrder(order);
   return s;
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("sampler: a large vocabulary, and no allocation after the first token"
   typical.typical_p = 0.5f;
   flat.temperature = 3.0f;
   flat.top_p = 0.999f;
-  flat.order = kOrderB;
+  flat.order = decant::SamplerOrder(kOrderB);
   SamplerWorkspace workspace;
   std::vector<double> p(logits.size());
   const void* memory = nullptr;
@@ -253,7 +253,7 @@ TEST_CASE("sampler: nothing valid, NaN and infinities") {
       s.repetition_penalty = 3e38f, s.frequency_penalty = 3e38f, s.presence_penalty = -3e38f;
     if (field == 8) s.repetition_penalty = 1e-45f, s.temperature = 2e-38f;
     samplers.push_back(s);
-    s.order = kOrderB;
+    s.order = decant::SamplerOrder(kOrderB);
     samplers.push_back(s);
   }
   for (const auto& logits : vectors) {
@@ -312,7 +312,7 @@ TEST_CASE("sampler: degenerate parameters in all combinations") {
             s.top_k = top_k;
             s.top_p = top_p;
             s.min_p = min_p;
-            s.order = order;
+            s.order = decant::SamplerOrder(order);
             const auto p = s.probabilities(logits);
             if (temperature == kInf || top_p == 1.5f) {
               ++invalid;
@@ -389,15 +389,15 @@ TEST_CASE("sampler: parameters out of range are named") {
     refused([v](Sampler& s) { s.frequency_penalty = v; }, "frequency_penalty");
     refused([v](Sampler& s) { s.presence_penalty = v; }, "presence_penalty");
   }
-  refused([](Sampler& s) { s.order = Steps{SamplerStep::top_k, SamplerStep::top_k}; }, "twice");
-  refused([](Sampler& s) { s.order = Steps{static_cast<SamplerStep>(200)}; }, "order");
+  refused([](Sampler& s) { s.order = {SamplerStep::top_k, SamplerStep::top_k}; }, "twice");
+  refused([](Sampler& s) { s.order = {static_cast<SamplerStep>(200)}; }, "order");
 
   Sampler subnormal;  // legal: the smallest values of their ranges
   subnormal.temperature = 1e-45f;
   subnormal.repetition_penalty = 1e-45f;
   CHECK(subnormal.validate());
   Sampler nothing;
-  nothing.order = Steps{};
+  nothing.order = {};
   nothing.temperature = 0.0f;  // its step is left out, so it does not happen
   CHECK(*nothing.probabilities(std::vector<float>{3.0f, 3.0f}) == std::vector<double>{0.5, 0.5});
 }
