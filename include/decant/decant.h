@@ -8,7 +8,7 @@
  * Every call returns a decant_status (0 is success) and fills `error` if it is not NULL. Strings
  * are UTF-8 and end with a zero byte. Handles may be freed in any order and from any thread; NULL
  * is ignored. A session is used from one thread at a time, a model from any. A failed call changes
- * nothing and leaves its out-parameters as they were. */
+ * nothing (but see decant_text_callback) and leaves its out-parameters as they were. */
 #ifndef DECANT_H
 #define DECANT_H
 
@@ -119,7 +119,8 @@ typedef struct decant_stats {
 } decant_stats;
 
 /* n bytes of text: whole UTF-8 characters, no zero byte at the end. Runs on the calling thread. A
- * result that is not 0 stops the reply and keeps what came. */
+ * result that is not 0 stops the reply and keeps what came; so does a C++ exception, which makes the
+ * call fail too. */
 typedef int (*decant_text_callback)(void* user, const char* text, size_t n);
 
 /* Generates a reply and returns when it has ended. options, on_text and stats may be NULL. */

@@ -177,10 +177,10 @@ int decant_session_generate(decant_session* session, const decant_generate_optio
       try {
         stop = on_text(user, piece->data(), piece->size());
       } catch (...) {
-        reply.cancel();
+        reply.stop();
         (void)reply.wait();
         return make_error(ErrorCode::callback_failed,
-                          "on_text threw an exception; the reply was cancelled");
+                          "on_text threw an exception; the reply was stopped");
       }
       if (stop == 0) continue;
       reply.stop();

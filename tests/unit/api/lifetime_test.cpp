@@ -39,6 +39,14 @@ struct Handles {
   }
 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+constexpr bool kSanitized = false;
+#endif
+
 GenerateOptions endless() {
   GenerateOptions options;
   options.ignore_end = true;
@@ -219,8 +227,9 @@ TEST_CASE("loading and dropping a hundred times leaves neither memory nor thread
   const std::size_t before = resident_pages();
   for (int i = 0; i < 100; ++i) cycle();
   const std::size_t after = resident_pages();
-  // One cycle holds 500 KB and more; a leak of a twentieth of that would show.
-  CHECK(after <= before + 512);
+  // One cycle holds 500 KB and more; a leak of a twentieth of that would show. Sanitizers keep
+  // freed memory for a while and look for leaks themselves.
+  if (!kSanitized) CHECK(after <= before + 512);
   CHECK(threads_settle_at(threads));
 }
 
@@ -241,6 +250,10 @@ TEST_CASE("child of the next test", "[.child]") {
 }
 
 TEST_CASE("one seed gives one reply, in other processes too") {
+#if defined(__aarch64__)
+  if (std::system("test \"$(uname -m)\" = aarch64") != 0)
+    DECANT_SKIP("under an emulator, this program cannot be run again");
+#endif
   const TempFolder folder;
   std::vector<std::string> replies;
   for (int i = 0; i < 2; ++i) {
