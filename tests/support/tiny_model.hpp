@@ -347,9 +347,9 @@ inline TinyModel table_model(const std::function<float(Token last, Token next)>&
   return m;
 }
 
-/// The next token is always the one `next` says: its logit is 8, the others' 0.
+/// The next token is always the one `next` says: its logit is 60, the others' 0.
 inline TinyModel chain_model(const std::function<Token(Token)>& next, const TinySpec& s = {}) {
-  return table_model([&](Token last, Token t) { return t == next(last) ? 8.0f : 0.0f; }, s);
+  return table_model([&](Token last, Token t) { return t == next(last) ? 60.0f : 0.0f; }, s);
 }
 
 // ------------------------------------------------------------------------------------- helpers
