@@ -6,7 +6,8 @@ namespace decant::detail {
 
 namespace {
 
-constexpr std::uint64_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxWidth = 1 << 20, kMaxVocabulary = 1 << 24;
+constexpr std::uint64_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxWidth = 1 << 20,
+                        kMaxVocabulary = 1 << 24;
 
 /// What every architecture says in the same keys, and how to read them.
 struct ArchitectureReader {
@@ -79,8 +80,9 @@ Result<ModelSpec> read_decoder(const ArchitectureReader& in, RopePairs pairs) {
 
   LayerSpec layer;
   DECANT_ASSIGN(layer.n_heads, in.count("attention.head_count", 0, 1, kMaxHeads));
-  DECANT_ASSIGN(layer.n_kv_heads, in.count("attention.head_count_kv",
-                                           static_cast<std::uint64_t>(layer.n_heads), 1, kMaxHeads));
+  DECANT_ASSIGN(
+      layer.n_kv_heads,
+      in.count("attention.head_count_kv", static_cast<std::uint64_t>(layer.n_heads), 1, kMaxHeads));
   if (layer.n_heads % layer.n_kv_heads != 0)
     return make_error(ErrorCode::invalid_file, "{}: {} query heads are no multiple of {} KV heads",
                       in.file.name(), layer.n_heads, layer.n_kv_heads);
