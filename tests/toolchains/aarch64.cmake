@@ -13,3 +13,6 @@ endif()
 include(${CMAKE_CURRENT_LIST_DIR}/header_packages.cmake)
 # Catch2 2.x is headers alone; a compiled Catch2 3.x of this machine does not serve here.
 decant_header_package(Catch2 Catch2::Catch2 catch2/catch.hpp)
+if(Catch2_DIR)
+  file(APPEND ${Catch2_DIR}/Catch2Config.cmake "set(Catch2_VERSION 2)\n")
+endif()
