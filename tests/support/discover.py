@@ -3,7 +3,7 @@
 
     discover.py LABEL CATCH_VERSION FILE [EMULATOR...] PROGRAM -- ARGUMENTS...
 
-Cases tagged [real] get the label `real` instead of LABEL.
+Cases tagged [real] get the label `real` instead of LABEL; hidden ones ([.]) are left out.
 """
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def main():
     split = rest.index("--")
     command, arguments = rest[:split], rest[split + 1 :]
     lines = []
-    for tag, case_label in (("~[real]", label), ("[real]", "real")):
+    for tag, case_label in (("~[real]~[.]", label), ("[real]~[.]", "real")):
         for name in names(command, version, tag):
             # What has a meaning in a Catch2 test specification.
             spec = "".join("\\" + c if c in '\\,[]"*~' else c for c in name)
