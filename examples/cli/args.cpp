@@ -32,6 +32,11 @@ std::string Args::text(const std::string& flag, const std::string& fallback) con
   return at == given_.end() ? fallback : at->second.back();
 }
 
+std::string_view Args::view(const std::string& flag) const {
+  const auto at = given_.find(flag);
+  return at == given_.end() ? std::string_view() : std::string_view(at->second.back());
+}
+
 std::string Args::required(const std::string& flag) const {
   if (!has(flag)) throw UsageError("--" + flag + " is missing");
   return text(flag);
@@ -68,9 +73,7 @@ decant::ModelOptions model_options(const Args& args) {
     throw decant::Exception({decant::ErrorCode::unsupported,
                              "--backend " + backend + ": this build has cpu and reference"});
   }
-  if (const std::string isa = args.text("isa", "portable"); isa != "portable")
-    throw decant::Exception(
-        {decant::ErrorCode::unsupported, "--isa " + isa + ": this build has portable"});
+  options.isa = args.view("isa");
   if (args.has("kv-type")) {
     const std::string type = args.text("kv-type");
     const std::size_t comma = type.find(',');

@@ -26,6 +26,7 @@ class Args {
   bool has(const std::string& flag) const { return given_.count(flag) != 0; }
   /// The last value given, or the fallback.
   std::string text(const std::string& flag, const std::string& fallback = "") const;
+  std::string_view view(const std::string& flag) const;  ///< lives as long as this object
   std::string required(const std::string& flag) const;
   std::vector<std::string> all(const std::string& flag) const;
 

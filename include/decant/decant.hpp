@@ -180,6 +180,9 @@ enum class LogLevel { info, warning };
 
 struct ModelOptions {
   Backend backend = Backend::cpu;
+  /// Instruction set of the cpu backend: "portable", "avx2", "avx512" or "neon"; empty: the best
+  /// this processor has. All give the same bits.
+  std::string_view isa = {};
   int threads = 0;            ///< 0: one per processor, at most 64
   std::size_t context = 0;    ///< tokens a session may hold; 0: min(the model's, 4096)
   std::size_t sessions = 1;   ///< the KV pool holds so many full sessions

@@ -117,22 +117,31 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
                    info.context, info.trained_context);
 
   EngineOptions engine;
-  const KvType automatic =
-      options.backend == decant::Backend::reference ? KvType::f32 : KvType::f16;
+  const bool reference = options.backend == decant::Backend::reference;
+  const KvType automatic = reference ? KvType::f32 : KvType::f16;
   engine.keys = options.kv_keys == KvType::automatic ? automatic : options.kv_keys;
   engine.values = options.kv_values == KvType::automatic ? automatic : options.kv_values;
-  engine.threads =
-      options.threads != 0 ? options.threads : std::min(processor_count(), kMaxThreads);
+  if (!reference) {
+    DECANT_ASSIGN(engine.kernels, cpu_kernels(options.isa));
+  }
+  engine.max_positions = static_cast<int>(info.context);
+  auto pool = std::make_unique<ThreadPool>(
+      options.threads != 0 ? options.threads : std::min(processor_count(), kMaxThreads));
   engine.chunk = static_cast<int>(options.chunk);
   info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, engine.keys, engine.values);
   DECANT_ASSIGN(engine.kv_tokens, pool_tokens(options, info));
 
-  DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, spec, options.mapped,
-                                                           LoadCallbacks::progress, &callbacks));
+  WeightOptions how;
+  how.pack = !reference;
+  how.mapped = options.mapped;
+  how.pool = pool.get();
+  how.progress = LoadCallbacks::progress;
+  how.progress_user = &callbacks;
+  DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, spec, how));
   info.parameters = weights.parameters();
-  if (!options.mapped) file = nullptr;
+  if (!options.mapped || !reference) file = nullptr;
   DECANT_ASSIGN(state.engine,
-                Engine::create(std::move(file), std::move(spec), std::move(weights), engine));
+                Engine::create(std::move(file), std::move(spec), std::move(weights), std::move(pool), engine));
   if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   return {};

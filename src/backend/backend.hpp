@@ -52,13 +52,22 @@ struct ModelSpec {
   std::vector<KvGroupSpec> kv_groups;
 };
 
-/// A matrix as it lies in the file: `rows` rows of `cols` elements in blocks of `type`.
+/// Output rows that packed weights keep together, one in each lane of a vector.
+inline constexpr int kRowGroup = 16;
+
+/// A matrix [rows][cols]: either as the file has it, `rows` rows of blocks of `type`, or packed in
+/// groups of 16 rows for the CPU kernels (backend/cpu/pack.hpp), segment by segment (a head), each
+/// segment filled up with zero rows.
 struct Weight {
-  const std::byte* data =
-      nullptr;  // [rows][cols / block elements] blocks; null: the model has none
+  const std::byte* data = nullptr;  // null: the model has none
   TensorType type{};
   int rows = 0, cols = 0;
-  std::uint64_t row_bytes = 0;
+  std::uint64_t row_bytes = 0;    // as in the file
+  std::uint64_t group_bytes = 0;  // packed: bytes of 16 rows; 0: as in the file
+  int segment_rows = 0;           // packed: rows of a segment
+
+  int segment_groups() const { return (segment_rows + kRowGroup - 1) / kRowGroup; }
+  int n_groups() const { return rows / segment_rows * segment_groups(); }
 };
 
 /// Norm weights and biases; empty: the model has none.
@@ -93,6 +102,12 @@ struct Batch {
   std::span<const Row> rows;
   std::span<const std::int32_t* const* const> sequences;  // block tables [sequence][kv group][page]
   std::span<const KvView> kv;                             // [kv group]
+};
+
+struct BackendLimits {
+  int max_rows = 1;       // of a pass
+  int max_positions = 1;  // of a sequence
+  int n_workers = 1;
 };
 
 enum class Operation : std::uint8_t { embed, qkv, attend, attention_output, gate_up, down, logits };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/pack.hpp"
 #include "base/checked.hpp"
 
 namespace decant::detail {
@@ -11,13 +12,15 @@ static constexpr std::uint64_t kWeightAlignment = 64;
 /// Finds and checks tensors by name first, and reads them once all are known to be right.
 class WeightLoader {
  public:
-  WeightLoader(const Gguf& file, bool mapped) : file_(file), mapped_(mapped) {}
+  WeightLoader(const Gguf& file, const WeightOptions& options) : file_(file), options_(options) {}
 
-  /// A matrix [rows][cols]. Absent and not required: left as it is.
-  Status matrix(const std::string& name, int rows, int cols, bool required, Weight& to);
+  /// A matrix [rows][cols], packed in segments of `segment_rows` (0: one). Absent and not required:
+  /// left as it is.
+  Status matrix(const std::string& name, int rows, int cols, bool required, Weight& to,
+                int segment_rows = 0);
   /// A vector [n] of F32, F16 or BF16.
   Status vector(const std::string& name, int n, bool required, Vector& to);
-  Status read_all(LoadedWeights& into, bool (*progress)(void*, float), void* user);
+  Status read_all(LoadedWeights& into);
 
  private:
   Result<const GgufTensor*> find(const std::string& name, int rows, int cols, bool required) const;
@@ -27,9 +30,16 @@ class WeightLoader {
     Weight* weight;  // null: a vector
     Vector* vector;
   };
+  std::uint64_t bytes_in_arena(const Wanted& wanted) const;
+  Status report(std::uint64_t done) const;
+  Status read_as_it_is(const Wanted& wanted, std::byte* to) const;
+  Status read_packed(const Wanted& wanted, std::byte* to);
+
   const Gguf& file_;
-  bool mapped_;
+  const WeightOptions& options_;
   std::vector<Wanted> wanted_;
+  std::vector<std::byte> staging_;  // rows to pack
+  std::uint64_t all_bytes_ = 0, done_ = 0;
 };
 
 /// `cols` 0: a vector of `rows` elements.
@@ -57,14 +67,18 @@ Result<const GgufTensor*> WeightLoader::find(const std::string& name, int rows, 
   return tensor;
 }
 
-Status WeightLoader::matrix(const std::string& name, int rows, int cols, bool required,
-                            Weight& to) {
+Status WeightLoader::matrix(const std::string& name, int rows, int cols, bool required, Weight& to,
+                            int segment_rows) {
   DECANT_ASSIGN(const GgufTensor* tensor, find(name, rows, cols, required));
   if (tensor == nullptr) return {};
   to.type = tensor->type;
   to.rows = rows;
   to.cols = cols;
   to.row_bytes = tensor->bytes / static_cast<std::uint64_t>(rows);
+  if (options_.pack) {
+    to.group_bytes = packed_group_bytes(tensor->type, cols);
+    to.segment_rows = segment_rows == 0 ? rows : segment_rows;
+  }
   wanted_.push_back({tensor, &to, nullptr});
   return {};
 }
@@ -75,16 +89,75 @@ Status WeightLoader::vector(const std::string& name, int n, bool required, Vecto
   return {};
 }
 
-Status WeightLoader::read_all(LoadedWeights& into, bool (*progress)(void*, float), void* user) {
-  std::uint64_t arena_bytes = 0, all_bytes = 0;
-  const auto in_place = [&](const Wanted& w) {
-    return mapped_ && w.weight != nullptr ? file_.mapped_data(*w.tensor) : nullptr;
+/// 0 for vectors and for what is used in place.
+std::uint64_t WeightLoader::bytes_in_arena(const Wanted& wanted) const {
+  if (wanted.weight == nullptr) return 0;
+  if (options_.pack)
+    return static_cast<std::uint64_t>(wanted.weight->n_groups()) * wanted.weight->group_bytes;
+  return options_.mapped && file_.mapped_data(*wanted.tensor) != nullptr ? 0 : wanted.tensor->bytes;
+}
+
+Status WeightLoader::report(std::uint64_t done) const {
+  const double fraction =
+      all_bytes_ == 0 ? 0.0 : static_cast<double>(done) / static_cast<double>(all_bytes_);
+  // 1 is kept for the end of the whole load.
+  if (options_.progress != nullptr &&
+      !options_.progress(options_.progress_user, std::min(static_cast<float>(fraction), 0.999f)))
+    return make_error(ErrorCode::callback_failed, "{}: the progress callback cancelled the load",
+                      file_.name());
+  return {};
+}
+
+// Both ways read in pieces, so that a slow source can be cancelled.
+static constexpr std::uint64_t kWeightPiece = 4 << 20;
+
+Status WeightLoader::read_as_it_is(const Wanted& wanted, std::byte* to) const {
+  for (std::uint64_t at = 0; at < wanted.tensor->bytes; at += kWeightPiece) {
+    const std::uint64_t n = std::min(kWeightPiece, wanted.tensor->bytes - at);
+    DECANT_TRY(file_.read(*wanted.tensor, at, std::span(to + at, static_cast<std::size_t>(n))));
+    DECANT_TRY(report(done_ + at));
+  }
+  return {};
+}
+
+Status WeightLoader::read_packed(const Wanted& wanted, std::byte* to) {
+  const Weight& w = *wanted.weight;
+  const auto first_row = [&](int group) {
+    return group / w.segment_groups() * w.segment_rows + group % w.segment_groups() * kRowGroup;
   };
+  const auto end_row = [&](int group) {
+    const int segment = group / w.segment_groups();
+    return std::min(first_row(group) + kRowGroup, (segment + 1) * w.segment_rows);
+  };
+  const int step = static_cast<int>(std::clamp<std::uint64_t>(
+      kWeightPiece / (w.row_bytes * kRowGroup), 1, static_cast<std::uint64_t>(w.n_groups())));
+  for (int group = 0; group < w.n_groups(); group += step) {
+    const int n = std::min(step, w.n_groups() - group), row = first_row(group);
+    const std::uint64_t from = static_cast<std::uint64_t>(row) * w.row_bytes;
+    staging_.resize(static_cast<std::size_t>(
+        static_cast<std::uint64_t>(end_row(group + n - 1) - row) * w.row_bytes));
+    DECANT_TRY(file_.read(*wanted.tensor, from, staging_));
+    const auto pack = [&](int i) noexcept {
+      const int g = group + i, begin = first_row(g);
+      pack_group(w.type, staging_.data() + static_cast<std::uint64_t>(begin - row) * w.row_bytes,
+                 w.row_bytes, end_row(g) - begin, w.cols,
+                 to + static_cast<std::uint64_t>(g) * w.group_bytes);
+    };
+    options_.pool->run(
+        static_cast<std::size_t>(n),
+        [](void* f, std::size_t i, int) noexcept { (*static_cast<decltype(pack)*>(f))(static_cast<int>(i)); },
+        const_cast<void*>(static_cast<const void*>(&pack)));
+    DECANT_TRY(report(done_ + from));
+  }
+  return {};
+}
+
+Status WeightLoader::read_all(LoadedWeights& into) {
+  std::uint64_t arena_bytes = 0;
   for (const Wanted& w : wanted_) {
     into.parameters_ += w.tensor->elements();
-    all_bytes += w.tensor->bytes;
-    if (w.weight == nullptr || in_place(w) != nullptr) continue;
-    const auto rounded = checked_round_up(w.tensor->bytes, kWeightAlignment);
+    all_bytes_ += w.tensor->bytes;
+    const auto rounded = checked_round_up(bytes_in_arena(w), kWeightAlignment);
     const auto sum = rounded ? checked_add(arena_bytes, *rounded) : std::nullopt;
     if (!sum || *sum > SIZE_MAX)
       return make_error(ErrorCode::out_of_memory, "{}: the weights do not fit the address space",
@@ -93,18 +166,7 @@ Status WeightLoader::read_all(LoadedWeights& into, bool (*progress)(void*, float
   }
   DECANT_ASSIGN(into.arena_, PageMemory::reserve(static_cast<std::size_t>(arena_bytes)));
 
-  const auto report = [&](std::uint64_t done) -> Status {
-    const float fraction =
-        all_bytes == 0
-            ? 0.0f
-            : static_cast<float>(static_cast<double>(done) / static_cast<double>(all_bytes));
-    // 1 is kept for the end of the whole load.
-    if (progress != nullptr && !progress(user, std::min(fraction, 0.999f)))
-      return make_error(ErrorCode::callback_failed, "{}: the progress callback cancelled the load",
-                        file_.name());
-    return {};
-  };
-  std::uint64_t used = 0, done = 0;
+  std::byte* to = into.arena_.data();
   DECANT_TRY(report(0));
   for (const Wanted& w : wanted_) {
     if (w.weight == nullptr) {
@@ -112,34 +174,30 @@ Status WeightLoader::read_all(LoadedWeights& into, bool (*progress)(void*, float
       DECANT_TRY(file_.read(*w.tensor, bytes));
       w.vector->resize(static_cast<std::size_t>(w.tensor->elements()));
       dequantise(w.tensor->type, bytes.data(), w.vector->size(), w.vector->data());
-    } else if (const std::byte* data = in_place(w)) {
-      w.weight->data = data;
-    } else {
-      std::byte* to = into.arena_.data() + used;
-      // In pieces, so that a slow source can be cancelled.
-      constexpr std::uint64_t kPiece = 4 << 20;
-      for (std::uint64_t at = 0; at < w.tensor->bytes; at += kPiece) {
-        const std::uint64_t n = std::min(kPiece, w.tensor->bytes - at);
-        DECANT_TRY(file_.read(*w.tensor, at, std::span(to + at, static_cast<std::size_t>(n))));
-        DECANT_TRY(report(done + at));
-      }
+    } else if (const std::uint64_t bytes = bytes_in_arena(w)) {
+      if (options_.pack)
+        DECANT_TRY(read_packed(w, to));
+      else
+        DECANT_TRY(read_as_it_is(w, to));
       w.weight->data = to;
-      used += *checked_round_up(w.tensor->bytes, kWeightAlignment);
+      to += *checked_round_up(bytes, kWeightAlignment);
+    } else {
+      w.weight->data = file_.mapped_data(*w.tensor);
     }
-    done += w.tensor->bytes;
-    DECANT_TRY(report(done));
+    done_ += w.tensor->bytes;
+    DECANT_TRY(report(done_));
   }
   return {};
 }
 
-Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spec, bool mapped,
-                                          bool (*progress)(void*, float), void* progress_user) {
+Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spec,
+                                          const WeightOptions& options) {
   constexpr bool kRequired = true, kOptional = false;
   // Gemma 3 has norms for each head of q and k and after both halves of a layer.
   const bool extra_norms = spec.architecture == "gemma3";
   LoadedWeights loaded;
   ModelWeights& w = loaded.weights_;
-  WeightLoader load(file, mapped);
+  WeightLoader load(file, options);
   DECANT_TRY(load.matrix("token_embd.weight", spec.n_vocab, spec.n_embd, kRequired, w.embedding));
   DECANT_TRY(load.matrix("output.weight", spec.n_vocab, spec.n_embd, kOptional, w.head));
   DECANT_TRY(load.vector("output_norm.weight", spec.n_embd, kRequired, w.final_norm));
@@ -148,14 +206,17 @@ Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spe
     const LayerSpec& s = spec.layers[i];
     LayerWeights& l = w.layers[i];
     const auto name = [&](std::string_view part) {
-      return "blk." + std::to_string(i) + "." + std::string(part);
+      std::string full = "blk.";
+      full += std::to_string(i);
+      full += '.';
+      return full += part;
     };
     const int q = s.n_heads * s.key_dim, k = s.n_kv_heads * s.key_dim;
     const int v = s.n_kv_heads * s.value_dim, attended = s.n_heads * s.value_dim;
     DECANT_TRY(load.vector(name("attn_norm.weight"), spec.n_embd, kRequired, l.attention_norm));
-    DECANT_TRY(load.matrix(name("attn_q.weight"), q, spec.n_embd, kRequired, l.q));
-    DECANT_TRY(load.matrix(name("attn_k.weight"), k, spec.n_embd, kRequired, l.k));
-    DECANT_TRY(load.matrix(name("attn_v.weight"), v, spec.n_embd, kRequired, l.v));
+    DECANT_TRY(load.matrix(name("attn_q.weight"), q, spec.n_embd, kRequired, l.q, s.key_dim));
+    DECANT_TRY(load.matrix(name("attn_k.weight"), k, spec.n_embd, kRequired, l.k, s.key_dim));
+    DECANT_TRY(load.matrix(name("attn_v.weight"), v, spec.n_embd, kRequired, l.v, s.value_dim));
     DECANT_TRY(load.vector(name("attn_q.bias"), q, kOptional, l.q_bias));
     DECANT_TRY(load.vector(name("attn_k.bias"), k, kOptional, l.k_bias));
     DECANT_TRY(load.vector(name("attn_v.bias"), v, kOptional, l.v_bias));
@@ -177,7 +238,7 @@ Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spe
                            l.post_attention_norm));
     DECANT_TRY(load.vector(name("post_ffw_norm.weight"), spec.n_embd, kRequired, l.post_ffn_norm));
   }
-  DECANT_TRY(load.read_all(loaded, progress, progress_user));
+  DECANT_TRY(load.read_all(loaded));
   if (w.head.data == nullptr) w.head = w.embedding;  // tied
   return loaded;
 }

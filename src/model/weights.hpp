@@ -1,20 +1,29 @@
-// The weights of a model in memory: one arena with the tensors as the file stores them, or the
-// mapped file itself. Names, types and shapes are checked before anything is read.
+// The weights of a model in memory: one arena with the tensors as the file stores them or packed for
+// the CPU kernels, or the mapped file itself. Names, types and shapes are checked before anything is
+// read.
 #pragma once
 
 #include "backend/backend.hpp"
 #include "base/platform/platform.hpp"
+#include "base/thread_pool.hpp"
 #include "format/gguf.hpp"
 
 namespace decant::detail {
 
+struct WeightOptions {
+  bool pack = false;    // in groups of 16 rows, by the threads of `pool`
+  bool mapped = false;  // not packed: point into the file, which must then outlive the weights
+  ThreadPool* pool = nullptr;
+  bool (*progress)(void* user, float fraction) = nullptr;  // false gives up
+  void* progress_user = nullptr;
+};
+
 class LoadedWeights {
  public:
-  /// `progress(user, fraction)` returns false to give up. With `mapped`, weights point into `file`,
-  /// which must then outlive this object. Errors: invalid_file (a missing tensor, a wrong shape: by
-  /// name), unsupported (a type), out_of_memory, io, callback_failed.
-  static Result<LoadedWeights> load(const Gguf& file, const ModelSpec& spec, bool mapped,
-                                    bool (*progress)(void*, float), void* progress_user);
+  /// Errors: invalid_file (a missing tensor, a wrong shape: by name), unsupported (a type),
+  /// out_of_memory, io, callback_failed.
+  static Result<LoadedWeights> load(const Gguf& file, const ModelSpec& spec,
+                                    const WeightOptions& options);
 
   const ModelWeights& weights() const { return weights_; }
   std::uint64_t parameters() const { return parameters_; }

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "backend/cpu/cpu.hpp"
 #include "backend/reference/reference.hpp"
 #include "base/float_mode.hpp"
 #include "model/forward.hpp"
@@ -10,6 +11,7 @@ namespace decant::detail {
 
 Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file, ModelSpec spec,
                                                LoadedWeights weights,
+                                               std::unique_ptr<ThreadPool> pool,
                                                const EngineOptions& options) {
   const std::shared_ptr<Engine> engine(new Engine);
   engine->file_ = std::move(file);
@@ -19,13 +21,16 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->sampled_width_ = static_cast<std::size_t>(engine->spec_.n_vocab);
   DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, options.keys, options.values,
                                              options.kv_tokens));
-  engine->backend_ = make_reference_backend(engine->spec_, engine->weights_.weights(),
-                                            {options.chunk, options.threads});
+  const BackendLimits limits{options.chunk, options.max_positions, pool->n_workers()};
+  engine->backend_ =
+      options.kernels != nullptr
+          ? make_cpu_backend(engine->spec_, engine->weights_.weights(), limits, *options.kernels)
+          : make_reference_backend(engine->spec_, engine->weights_.weights(), limits);
   if (engine->backend_ == nullptr)
     return make_error(
         ErrorCode::unsupported,
         "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
-  engine->pool_ = std::make_unique<ThreadPool>(options.threads);
+  engine->pool_ = std::move(pool);
   engine->rows_.reserve(engine->max_rows_);
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_);

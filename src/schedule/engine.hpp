@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "backend/cpu/kernels.hpp"
 #include "base/thread_pool.hpp"
 #include "model/weights.hpp"
 #include "sample/sampler.hpp"
@@ -16,7 +17,8 @@
 namespace decant::detail {
 
 struct EngineOptions {
-  int threads = 1;
+  const CpuKernels* kernels = nullptr;  // null: the reference backend
+  int max_positions = 1;                // of a sequence
   int chunk = 512;              // prompt tokens in one pass
   std::uint64_t kv_tokens = 0;  // positions in the pool
   KvType keys = KvType::f32, values = KvType::f32;
@@ -28,6 +30,7 @@ class Engine {
   /// backend).
   static Result<std::shared_ptr<Engine>> create(std::shared_ptr<const Gguf> file, ModelSpec spec,
                                                 LoadedWeights weights,
+                                                std::unique_ptr<ThreadPool> pool,
                                                 const EngineOptions& options);
   /// Ends all requests as cancelled and the worker with them. On the worker itself (inside a
   /// callback) the worker ends when the callback has returned.

@@ -10,11 +10,6 @@
 
 namespace decant::detail {
 
-struct BackendLimits {
-  int max_rows = 1;  // of a pass
-  int n_workers = 1;
-};
-
 /// `spec` and `weights` must outlive the backend. All memory is taken here: std::bad_alloc.
 std::unique_ptr<Backend> make_reference_backend(const ModelSpec& spec, const ModelWeights& weights,
                                                 const BackendLimits& limits);

@@ -66,6 +66,9 @@ class PageMemory {
 /// Processors this process may run on, at least 1.
 int processor_count() noexcept;
 
+/// Whether the processor has the int8 dot product instructions of Armv8.2; false elsewhere.
+bool cpu_has_dot_product() noexcept;
+
 /// 64 random bits from the system.
 std::uint64_t random_seed() noexcept;
 

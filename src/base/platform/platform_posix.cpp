@@ -15,6 +15,7 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
 #endif
 
@@ -154,6 +155,17 @@ int processor_count() noexcept {
 #endif
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
   return online < 1 ? 1 : static_cast<int>(online);
+}
+
+bool cpu_has_dot_product() noexcept {
+#if defined(__linux__) && defined(__aarch64__)
+  constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP, which old headers lack
+  return (::getauxval(AT_HWCAP) & kDotProduct) != 0;
+#elif defined(__APPLE__) && defined(__aarch64__)
+  return true;
+#else
+  return false;
+#endif
 }
 
 std::uint64_t random_seed() noexcept {

@@ -157,6 +157,8 @@ int processor_count() noexcept {
   return n < 1 ? 1 : static_cast<int>(n);
 }
 
+bool cpu_has_dot_product() noexcept { return false; }
+
 std::uint64_t random_seed() noexcept {
   std::uint64_t seed = 0;
   if (SystemFunction036(&seed, sizeof seed)) return seed;

@@ -1,0 +1,42 @@
+#include "base/fp_contract.hpp"
+
+#if defined(__x86_64__) || defined(_M_X64)
+
+#include <immintrin.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "backend/cpu/kernels.hpp"
+#include "backend/cpu/region.hpp"
+#include "base/float16.hpp"
+#include "base/fma.hpp"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#elif defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // the intrinsics' own
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+
+namespace decant::detail::avx2 {
+
+#include "backend/cpu/vec_avx2.inl.hpp"
+
+#include "backend/cpu/kernels.inl.hpp"
+
+extern const CpuKernels kKernels;
+const CpuKernels kKernels = {"avx2", matmul, norm, quantise, attend, merge, activate, head_norm};
+
+}  // namespace decant::detail::avx2
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#pragma GCC diagnostic pop
+#endif
+
+#endif

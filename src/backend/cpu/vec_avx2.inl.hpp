@@ -1,0 +1,114 @@
+// The vector layer for AVX2 with FMA and F16C: pairs of 256-bit vectors, lanes 0-7 and 8-15.
+inline constexpr bool kManyTokens = true;  // kernels for several tokens at a time
+struct F {
+  __m256 lo, hi;
+};
+struct I {
+  __m256i lo, hi;
+};
+struct B {
+  __m256i lo, hi;
+};
+
+DECANT_VEC F f_load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+DECANT_VEC void f_store(float* p, F a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+DECANT_VEC F f_set(float a) {
+  const __m256 v = _mm256_set1_ps(a);
+  return {v, v};
+}
+DECANT_VEC F f_add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+DECANT_VEC F f_sub(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+DECANT_VEC F f_mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+DECANT_VEC F f_div(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+DECANT_VEC F f_fma(F a, F b, F c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+DECANT_VEC F f_max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+DECANT_VEC F f_abs(F a) {
+  const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+  return {_mm256_and_ps(a.lo, mask), _mm256_and_ps(a.hi, mask)};
+}
+DECANT_VEC F f_select_less(F a, F b, F yes, F no) {
+  return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+          _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+DECANT_VEC F f_from_f16(const void* p) {
+  const auto* h = static_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
+}
+DECANT_VEC F f_from_bf16(const void* p) {
+  const auto* h = static_cast<const __m128i*>(p);
+  const __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128(h)),
+                hi = _mm256_cvtepu16_epi32(_mm_loadu_si128(h + 1));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+DECANT_VEC F f_from_i(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+DECANT_VEC I i_round(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+DECANT_VEC I i_set(std::int32_t a) {
+  const __m256i v = _mm256_set1_epi32(a);
+  return {v, v};
+}
+DECANT_VEC I i_add(I a, I b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+template <int N>
+DECANT_VEC I i_shl(I a) {
+  return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
+}
+DECANT_VEC F f_bits(I a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+DECANT_VEC I i_from_u8(const void* p) {
+  const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(v, v))};
+}
+DECANT_VEC I i_from_i8(const void* p) {
+  const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v))};
+}
+DECANT_VEC void i_store_i8(std::int8_t* p, I a) {
+  // Packs keep 128-bit lanes apart; the permutation puts the sixteen values in order.
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8);
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+DECANT_VEC B b_load(const void* p) {
+  const auto* v = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
+}
+DECANT_VEC B b_and(B a, std::uint8_t mask) {
+  const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
+  return {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};
+}
+DECANT_VEC B b_or(B a, B b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+template <int N>
+DECANT_VEC B b_shift(B a) {
+  if constexpr (N > 0)
+    return {_mm256_slli_epi16(a.lo, N), _mm256_slli_epi16(a.hi, N)};
+  else if constexpr (N < 0)
+    return {_mm256_srli_epi16(a.lo, -N), _mm256_srli_epi16(a.hi, -N)};
+  else
+    return a;
+}
+// maddubs adds two products in 16 bits: 2 * 63 * 127 fits.
+DECANT_VEC __m256i avx2_dot(__m256i acc, __m256i u, __m256i q) {
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, q), _mm256_set1_epi16(1)));
+}
+DECANT_VEC I dot(I acc, B codes, std::int32_t q) {
+  const __m256i b = _mm256_set1_epi32(q);
+  return {avx2_dot(acc.lo, codes.lo, b), avx2_dot(acc.hi, codes.hi, b)};
+}
+// Codes of 8 bits would overflow: their signed values (u - 128), as |w| times q with w's sign;
+// 2 * 128 * 127 fits.
+DECANT_VEC I dot8_start(std::int32_t) { return i_set(0); }
+DECANT_VEC __m256i avx2_dot8(__m256i acc, __m256i u, __m256i q) {
+  const __m256i w = _mm256_xor_si256(u, _mm256_set1_epi8(static_cast<char>(0x80)));
+  return avx2_dot(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
+}
+DECANT_VEC I dot8(I acc, B codes, std::int32_t q) {
+  const __m256i b = _mm256_set1_epi32(q);
+  return {avx2_dot8(acc.lo, codes.lo, b), avx2_dot8(acc.hi, codes.hi, b)};
+}

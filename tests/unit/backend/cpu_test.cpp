@@ -1,0 +1,374 @@
+// The CPU kernels: packing loses nothing, products are right within the rounding of their terms,
+// and all instruction sets of this machine give the same bits. Oracles: `dequantise` (itself tested
+// against gguf-py) and sums in double precision; attention against the reference backend.
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cpu/kernels.hpp"
+#include "backend/cpu/pack.hpp"
+#include "backend/reference/attention.hpp"
+#include "base/float16.hpp"
+#include "base/fma.hpp"
+#include "kv/kv_cache.hpp"
+#include "support/catch.hpp"
+
+using namespace decant::detail;
+using decant::KvType;
+
+namespace {
+
+const TensorType kTypes[] = {TensorType::F32,  TensorType::F16,  TensorType::BF16, TensorType::Q4_0,
+                             TensorType::Q4_1, TensorType::Q5_0, TensorType::Q5_1, TensorType::Q8_0,
+                             TensorType::Q2_K, TensorType::Q3_K, TensorType::Q4_K, TensorType::Q5_K,
+                             TensorType::Q6_K};
+
+std::vector<const CpuKernels*> machine_kernels() {
+  std::vector<const CpuKernels*> all;
+  for (const char* isa : {"portable", "avx2", "avx512", "neon"})
+    if (const auto kernels = cpu_kernels(isa)) all.push_back(*kernels);
+  return all;
+}
+
+/// Random rows as a file stores them: any codes, scales of ordinary size.
+struct FileRows {
+  TensorType type;
+  int rows, cols;
+  std::uint64_t row_bytes;
+  std::vector<std::byte> bytes;
+
+  FileRows(TensorType t, int n_rows, int n_cols, unsigned seed)
+      : type(t), rows(n_rows), cols(n_cols) {
+    const TensorTypeInfo& info = *tensor_type_info(t);
+    row_bytes = static_cast<std::uint64_t>(n_cols) / info.block_elements * info.block_bytes;
+    bytes.resize(static_cast<std::size_t>(n_rows) * row_bytes);
+    std::mt19937 dice(seed);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(dice());
+    const auto put_f16 = [&](std::size_t at) {
+      const float value = std::ldexp(1.0f + static_cast<float>(dice() % 1000) / 1000.0f,
+                                     -static_cast<int>(dice() % 9)) *
+                          (dice() % 2 ? 1.0f : -1.0f);
+      const std::uint16_t half = t == TensorType::BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+      std::memcpy(&bytes[at], &half, 2);
+    };
+    const bool two = t == TensorType::Q4_1 || t == TensorType::Q5_1 || t == TensorType::Q2_K ||
+                     t == TensorType::Q4_K || t == TensorType::Q5_K;
+    std::size_t at_scale = 0;  // of d in a block
+    if (t == TensorType::Q2_K) at_scale = 80;
+    if (t == TensorType::Q3_K) at_scale = 108;
+    if (t == TensorType::Q6_K) at_scale = 208;
+    for (std::size_t at = 0; at < bytes.size(); at += info.block_bytes) {
+      if (t == TensorType::F32) {
+        const float value = static_cast<float>(static_cast<int>(dice() % 2000) - 1000) / 300.0f;
+        std::memcpy(&bytes[at], &value, 4);
+      } else {
+        put_f16(at + at_scale);
+        if (two) put_f16(at + at_scale + 2);
+      }
+    }
+  }
+  std::vector<float> values() const {
+    std::vector<float> out(static_cast<std::size_t>(rows * cols));
+    for (int r = 0; r < rows; ++r)
+      dequantise(type, bytes.data() + static_cast<std::uint64_t>(r) * row_bytes,
+                 static_cast<std::size_t>(cols), &out[static_cast<std::size_t>(r * cols)]);
+    return out;
+  }
+};
+
+struct Packed {
+  std::vector<std::byte> bytes;
+  Weight weight;
+  Packed(const FileRows& from, int segment_rows) {
+    weight.type = from.type;
+    weight.rows = from.rows;
+    weight.cols = from.cols;
+    weight.row_bytes = from.row_bytes;
+    weight.group_bytes = packed_group_bytes(from.type, from.cols);
+    weight.segment_rows = segment_rows;
+    bytes.resize(static_cast<std::size_t>(weight.n_groups()) * weight.group_bytes);
+    for (int g = 0; g < weight.n_groups(); ++g) {
+      const int in_segment = g % weight.segment_groups() * kRowGroup;
+      const int row = g / weight.segment_groups() * segment_rows + in_segment;
+      pack_group(from.type, from.bytes.data() + static_cast<std::uint64_t>(row) * from.row_bytes,
+                 from.row_bytes, std::min(kRowGroup, segment_rows - in_segment), from.cols,
+                 bytes.data() + static_cast<std::uint64_t>(g) * weight.group_bytes);
+    }
+    weight.data = bytes.data();
+  }
+};
+
+std::vector<float> random_floats(std::size_t n, unsigned seed) {
+  std::mt19937 dice(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(dice);
+  return out;
+}
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("portable fused multiply-add equals the exact result rounded once") {
+  std::mt19937_64 dice(5);
+  const auto random_float = [&] {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(dice()));
+  };
+  std::size_t checked = 0;
+  for (int i = 0; i < 2000000; ++i) {
+    float a = random_float(), b = random_float(), c = random_float();
+    if (i % 2) {  // near cancellation, where double rounding would show
+      a = 1.0f + static_cast<float>(dice() % 1024) * 0x1p-23f;
+      b = 1.0f + static_cast<float>(dice() % 1024) * 0x1p-23f;
+      c = std::ldexp(static_cast<float>(static_cast<int>(dice() % 5) - 2),
+                     static_cast<int>(dice() % 60) - 50);
+    }
+    const float wanted = std::fma(a, b, c), got = fma_f32(a, b, c);  // glibc's is exact
+    if (std::isnan(wanted)) continue;
+    ++checked;
+    if (std::bit_cast<std::uint32_t>(got) == std::bit_cast<std::uint32_t>(wanted)) continue;
+    CAPTURE(a, b, c, got, wanted);
+    FAIL("fma_f32 differs");
+  }
+  CHECK(checked > 1000000);
+}
+
+TEST_CASE("packed weights hold the values of the file, bit for bit") {
+  for (const TensorType type : kTypes) {
+    CAPTURE(tensor_type_info(type)->name);
+    for (const int segment : {40, 20, 8}) {
+      const FileRows rows(type, 40, 512, 11);
+      const Packed packed(rows, segment);
+      const std::vector<float> wanted = rows.values();
+      std::vector<float> got(wanted.size());
+      for (int r = 0; r < rows.rows; ++r)
+        unpack_row(packed.weight, r, &got[static_cast<std::size_t>(r * rows.cols)]);
+      CHECK(equal_bits(got, wanted));
+    }
+  }
+}
+
+TEST_CASE(
+    "CPU products equal sums in double within their rounding, on every instruction set, for any "
+    "number of rows") {
+  const auto all = machine_kernels();
+  REQUIRE(!all.empty());
+  for (const TensorType type : kTypes) {
+    CAPTURE(tensor_type_info(type)->name);
+    const int cols = 768, n_rows = 40, n_tokens = 29;
+    const FileRows rows(type, n_rows, cols, 21);
+    const Packed packed(rows, n_rows);
+    const std::vector<float> w = rows.values();
+    const std::vector<float> x = random_floats(static_cast<std::size_t>(n_tokens * cols), 31);
+    const bool integer = packed_is_integer(type);
+    const std::size_t blocks = cols / kActBlock,
+                      width = static_cast<std::size_t>(packed.weight.n_groups() * kRowGroup);
+
+    std::vector<float> first;
+    for (const CpuKernels* kernels : all) {
+      CAPTURE(kernels->name);
+      std::vector<ActBlock> acts(static_cast<std::size_t>(n_tokens) * blocks);
+      for (int t = 0; t < n_tokens; ++t)
+        kernels->quantise(&x[static_cast<std::size_t>(t * cols)], cols,
+                          &acts[static_cast<std::size_t>(t) * blocks]);
+      const auto run = [&](int from, int n) {
+        std::vector<float> out(static_cast<std::size_t>(n) * width);
+        kernels->matmul(MatmulArgs{&packed.weight, 0, packed.weight.n_groups(),
+                                   &acts[static_cast<std::size_t>(from) * blocks],
+                                   &x[static_cast<std::size_t>(from * cols)], blocks,
+                                   static_cast<std::size_t>(cols), n, out.data(), width});
+        return out;
+      };
+      const std::vector<float> together = run(0, n_tokens);
+      for (int t = 0; t < n_tokens; ++t) {
+        const std::vector<float> alone = run(t, 1);
+        CHECK(std::memcmp(alone.data(), &together[static_cast<std::size_t>(t) * width],
+                          width * sizeof(float)) == 0);
+        for (int r = 0; r < n_rows; ++r) {
+          double sum = 0, size = 0;
+          for (int c = 0; c < cols; ++c) {
+            const ActBlock& a = acts[static_cast<std::size_t>(t) * blocks +
+                                     static_cast<std::size_t>(c / kActBlock)];
+            const double act = integer
+                                   ? static_cast<double>(a.d) * a.q[c % kActBlock]
+                                   : static_cast<double>(x[static_cast<std::size_t>(t * cols + c)]);
+            const double term =
+                static_cast<double>(w[static_cast<std::size_t>(r * cols + c)]) * act;
+            sum += term;
+            size += std::abs(term);
+          }
+          // Each of the few hundred float operations of a sum rounds by at most 2^-24 of what is
+          // there.
+          const double error = std::abs(
+              static_cast<double>(
+                  together[static_cast<std::size_t>(t) * width + static_cast<std::size_t>(r)]) -
+              sum);
+          if (error <= size * 1e-5) continue;
+          CAPTURE(t, r, sum, size, error);
+          FAIL("too far from the sum in double");
+        }
+      }
+      if (first.empty()) first = together;
+      CHECK(equal_bits(first, together));
+    }
+  }
+}
+
+TEST_CASE("int8 activations: nearest codes, sums, and rows that are not finite") {
+  const std::vector<float> x = random_floats(320, 41);
+  for (const CpuKernels* kernels : machine_kernels()) {
+    CAPTURE(kernels->name);
+    std::vector<ActBlock> acts(10);
+    kernels->quantise(x.data(), 320, acts.data());
+    for (std::size_t b = 0; b < acts.size(); ++b) {
+      float max = 0;
+      for (std::size_t i = 0; i < 32; ++i) max = std::max(max, std::abs(x[b * 32 + i]));
+      CHECK(acts[b].d == max / 127.0f);
+      int sum = 0, low = 0;
+      for (std::size_t i = 0; i < 32; ++i) {
+        CHECK(std::abs(static_cast<double>(x[b * 32 + i]) / static_cast<double>(acts[b].d) -
+                       acts[b].q[i]) <= 0.50001);
+        sum += acts[b].q[i];
+        if (i < 16) low += acts[b].q[i];
+      }
+      CHECK(acts[b].nsum == -sum);
+      CHECK(acts[b].nsum_half[0] == -low);
+      CHECK(acts[b].nsum_half[1] == low - sum);
+    }
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      std::vector<float> y = x;
+      y[40] = bad;
+      kernels->quantise(y.data(), 320, acts.data());
+      CHECK(std::isnan(acts[1].d));
+      CHECK(!std::isnan(acts[0].d));
+    }
+    const std::vector<float> zeros(32);
+    kernels->quantise(zeros.data(), 32, acts.data());
+    CHECK((acts[0].d == 0.0f && acts[0].q[5] == 0));
+  }
+}
+
+TEST_CASE(
+    "CPU attention equals the reference, is the same on every instruction set and split by split") {
+  struct Shape {
+    int n_heads, n_kv_heads, dim, window;
+  };
+  std::mt19937 dice(51);
+  for (const Shape s : {Shape{1, 1, 16, 0},
+                        {3, 1, 40, 0},
+                        {6, 2, 64, 0},
+                        {7, 1, 72, 19},
+                        {4, 1, 100, 300},
+                        {9, 3, 64, 0},
+                        {4, 1, 256, 33}}) {
+    for (const KvType type : {KvType::f32, KvType::f16}) {
+      CAPTURE(s.n_heads, s.n_kv_heads, s.dim, s.window, static_cast<int>(type));
+      const int length = 600;
+      KvGroupSpec group{{0}, s.window, s.n_kv_heads, s.dim, s.dim};
+      const auto cache = KvCache::create({&group, 1}, type, type, length).value();
+      KvSequence sequence(cache, length);
+      sequence.reserve(length).value();
+      const KvView& kv = cache->views()[0];
+      const std::int32_t* table = sequence.block_tables()[0];
+      const auto put = [&](std::byte* to, int i) {
+        const float x = std::normal_distribution<float>()(dice);
+        if (type == KvType::f16) {
+          const std::uint16_t half = f32_to_f16(x);
+          std::memcpy(to + 2 * i, &half, 2);
+        } else {
+          std::memcpy(to + 4 * i, &x, 4);
+        }
+      };
+      for (int page = 0; page < (length + 15) / 16; ++page)
+        for (int h = 0; h < s.n_kv_heads; ++h)
+          for (int i = 0; i < 16 * s.dim; ++i) {
+            put(kv.keys(table[page], 0, h), i);
+            put(kv.values(table[page], 0, h), i);
+          }
+      LayerSpec layer;
+      layer.n_heads = s.n_heads;
+      layer.n_kv_heads = s.n_kv_heads;
+      layer.key_dim = layer.value_dim = s.dim;
+      layer.window = s.window;
+      layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
+      const int n_rows = 5, width = s.n_heads * s.dim, queries = n_rows * layer.group();
+      const std::vector<float> q = random_floats(static_cast<std::size_t>(n_rows * width), 61);
+      for (const int position : {0, 14, 250, 255, 509, 590}) {
+        CAPTURE(position);
+        std::vector<float> wanted(q.size());
+        AttentionScratch scratch(layer.group(), s.dim, s.dim);
+        for (int h = 0; h < s.n_kv_heads; ++h)
+          attend_reference(
+              {&layer, &kv, table, h, n_rows, position, q.data(), static_cast<std::size_t>(width),
+               wanted.data(), static_cast<std::size_t>(width)},
+              scratch);
+        std::vector<float> first;
+        for (const CpuKernels* kernels : machine_kernels()) {
+          CAPTURE(kernels->name);
+          const auto run = [&](bool by_split) {
+            std::vector<float> out(q.size()), work(attend_scratch(s.dim));
+            const int n_splits = (position + n_rows - 1) / 256 + 1;
+            for (int h = 0; h < s.n_kv_heads; ++h) {
+              std::vector<float> max(static_cast<std::size_t>(queries)), sum(max.size()),
+                  state(max.size() * static_cast<std::size_t>(s.dim));
+              std::vector<float> part_max(max), part_sum(sum), part_state(state);
+              AttendArgs a{&kv,
+                           table,
+                           0,
+                           h,
+                           s.dim,
+                           s.dim,
+                           layer.group(),
+                           static_cast<float>(layer.attention_scale),
+                           s.window,
+                           position,
+                           n_rows,
+                           q.data() + h * layer.group() * s.dim,
+                           static_cast<std::size_t>(width),
+                           0,
+                           n_splits,
+                           work.data(),
+                           max.data(),
+                           sum.data(),
+                           state.data()};
+              if (!by_split) {
+                kernels->attend(a);
+              } else {
+                a.max = part_max.data();
+                a.sum = part_sum.data();
+                a.output = part_state.data();
+                a.n_splits = 1;
+                for (a.first_split = 0; a.first_split < n_splits; ++a.first_split) {
+                  kernels->attend(a);
+                  for (std::size_t i = 0; i < max.size(); ++i)
+                    kernels->merge(&max[i], &sum[i], &state[i * static_cast<std::size_t>(s.dim)],
+                                   part_max[i], part_sum[i],
+                                   &part_state[i * static_cast<std::size_t>(s.dim)], s.dim);
+                }
+              }
+              for (int i = 0; i < queries; ++i)
+                for (int d = 0; d < s.dim; ++d)
+                  out[static_cast<std::size_t>(
+                      i / layer.group() * width + (h * layer.group() + i % layer.group()) * s.dim +
+                      d)] = state[static_cast<std::size_t>(i * s.dim + d)] /
+                            sum[static_cast<std::size_t>(i)];
+            }
+            return out;
+          };
+          const std::vector<float> got = run(false);
+          CHECK(equal_bits(got, run(true)));
+          double worst = 0;
+          for (std::size_t i = 0; i < got.size(); ++i)
+            worst = std::max(
+                worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i])));
+          CHECK(worst <= 2e-5);  // values are about 1; some hundred float operations
+          if (first.empty()) first = got;
+          CHECK(equal_bits(first, got));
+        }
+      }
+    }
+  }
+}
