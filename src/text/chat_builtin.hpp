@@ -8,19 +8,12 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "text/text_part.hpp"
 #include "text/vocabulary.hpp"
 
 namespace decant::detail {
 
 enum class ChatFormat { chatml_smollm, gemma };
-
-/// A part of a rendered conversation. Template text is special (control tokens count); content of
-/// a message is not.
-struct TextPart {
-  std::string text;
-  bool special = false;
-  int message = -1;  ///< the message that the part is content of, or -1
-};
 
 /// Empty if neither format fits the model.
 std::optional<ChatFormat> detect_chat_format(const Vocabulary& vocabulary,
