@@ -245,7 +245,7 @@ TEST_CASE("loading and dropping a hundred times leaves neither memory nor thread
 // Prints nothing: the parent reads the tokens from the file that the variable names.
 TEST_CASE("child of the next test", "[.child]") {
   const char* path = std::getenv("DECANT_TEST_CHILD");
-  REQUIRE(path != nullptr);
+  if (path == nullptr) DECANT_SKIP("the next test runs this one");
   Handles h{[] {
     GenerateOptions options = endless();
     options.max_tokens = 60;

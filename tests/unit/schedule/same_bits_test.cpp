@@ -21,8 +21,15 @@ using decant::ModelOptions;
 
 namespace {
 
-ModelOptions options_of(int threads, std::size_t chunk, KvType kv, std::size_t sessions = 1) {
+/// A tiny model on one of the backends.
+struct Variant : TinySpec {
+  decant::Backend backend = decant::Backend::cpu;
+};
+
+ModelOptions options_of(const Variant& variant, int threads, std::size_t chunk, KvType kv,
+                        std::size_t sessions = 1) {
   ModelOptions options;
+  options.backend = variant.backend;
   options.threads = threads;
   options.chunk = chunk;
   options.kv_keys = options.kv_values = kv;
@@ -60,11 +67,15 @@ struct Recorded {
   }
 };
 
-std::vector<TinySpec> two_architectures() {
-  TinySpec llama, gemma;
-  gemma.architecture = "gemma3";
-  gemma.n_layers = 4;
-  return {llama, gemma};
+/// Both architectures on both backends.
+std::vector<Variant> all_variants() {
+  std::vector<Variant> variants(4);
+  for (const std::size_t i : {1u, 3u}) {
+    variants[i].architecture = "gemma3";
+    variants[i].n_layers = 4;
+  }
+  variants[2].backend = variants[3].backend = decant::Backend::reference;
+  return variants;
 }
 
 /// All logits of a prompt and the tokens that follow.
@@ -90,16 +101,16 @@ Outcome outcome(decant::Model& model, std::span<const Token> prompt, std::size_t
 
 TEST_CASE("logits and tokens do not depend on chunks and threads") {
   const std::vector<Token> prompt = TinyRandom(11).tokens(70);
-  for (const TinySpec& spec : two_architectures())
+  for (const Variant& spec : all_variants())
     for (const KvType kv : {KvType::f16, KvType::f32}) {
       const TinyModel tiny = random_model(spec);
-      auto measure = tiny.load(options_of(1, 512, kv));
+      auto measure = tiny.load(options_of(spec, 1, 512, kv));
       const Outcome expected = outcome(measure, prompt);
       REQUIRE(std::set<Token>(expected.tokens.begin(), expected.tokens.end()).size() > 3);
       for (const std::size_t chunk : {1u, 2u, 5u, 7u, 16u, 64u, 512u})
         for (const int threads : {1, 2, 3, 8}) {
-          CAPTURE(spec.architecture, chunk, threads);
-          auto model = tiny.load(options_of(threads, chunk, kv));
+          CAPTURE(spec.architecture, static_cast<int>(spec.backend), chunk, threads);
+          auto model = tiny.load(options_of(spec, threads, chunk, kv));
           CHECK(outcome(model, prompt) == expected);
         }
     }
@@ -107,9 +118,10 @@ TEST_CASE("logits and tokens do not depend on chunks and threads") {
 
 TEST_CASE("KV types differ in their bits, so that the tests above compare different pages") {
   const std::vector<Token> prompt = TinyRandom(11).tokens(40);
-  const TinyModel tiny = random_model();
-  auto f16 = tiny.load(options_of(1, 512, KvType::f16));
-  auto f32 = tiny.load(options_of(1, 512, KvType::f32));
+  const Variant spec;
+  const TinyModel tiny = random_model(spec);
+  auto f16 = tiny.load(options_of(spec, 1, 512, KvType::f16));
+  auto f32 = tiny.load(options_of(spec, 1, 512, KvType::f32));
   const auto a = outcome(f16, prompt, 1).logits, b = outcome(f32, prompt, 1).logits;
   CHECK_FALSE(same_bits(a, b));
   float difference = 0;
@@ -119,17 +131,17 @@ TEST_CASE("KV types differ in their bits, so that the tests above compare differ
 }
 
 TEST_CASE("prompts at the borders of pages, splits and windows: at once or token by token") {
-  for (TinySpec spec : two_architectures())
+  for (Variant spec : all_variants())
     for (const int window : {16, 20}) {
       if (spec.architecture == "llama" && window != 16) continue;
       spec.window = window;
       spec.context = 300;
-      auto model = random_model(spec).load(options_of(2, 512, KvType::f16, 3));
+      auto model = random_model(spec).load(options_of(spec, 2, 512, KvType::f16, 3));
       const std::vector<Token> tokens = TinyRandom(5).tokens(258);
       auto walking = model.session().value();
       std::size_t at = 0;
       for (const std::size_t n : {1u, 2u, 15u, 16u, 17u, 19u, 20u, 21u, 255u, 256u, 257u, 258u}) {
-        CAPTURE(spec.architecture, window, n);
+        CAPTURE(spec.architecture, static_cast<int>(spec.backend), window, n);
         std::vector<float> last;
         for (; at < n; ++at) {
           walking.append(std::span(&tokens[at], 1)).value();
@@ -144,15 +156,15 @@ TEST_CASE("prompts at the borders of pages, splits and windows: at once or token
 
 TEST_CASE("a rewound session is the session that it would have been") {
   const std::vector<Token> tokens = TinyRandom(3).tokens(40), other = TinyRandom(4).tokens(9);
-  for (const TinySpec& spec : two_architectures()) {
-    auto model = random_model(spec).load(options_of(2, 16, KvType::f16, 3));
+  for (const Variant& spec : all_variants()) {
+    auto model = random_model(spec).load(options_of(spec, 2, 16, KvType::f16, 3));
     auto cold = session_with(model, tokens);
     const std::vector<float> expected = last_logits(cold, model, tokens.size());
     const std::size_t width = model.info().n_vocab;
     auto session = session_with(model, tokens);
     (void)session.logits().value();
     for (std::size_t n = 0; n <= tokens.size(); ++n) {
-      CAPTURE(spec.architecture, n);
+      CAPTURE(spec.architecture, static_cast<int>(spec.backend), n);
       REQUIRE(session.rewind(n));
       CHECK(copy(session.tokens()) == copy(std::span(tokens).first(n)));
       // Another future first, then the first one again.
@@ -172,11 +184,11 @@ TEST_CASE("a rewound session is the session that it would have been") {
 
 TEST_CASE("a cancelled reply leaves no trace") {
   const std::vector<Token> tokens = TinyRandom(8).tokens(20);
-  for (const TinySpec& spec : two_architectures()) {
-    auto model = random_model(spec).load(options_of(2, 8, KvType::f16, 2));
+  for (const Variant& spec : all_variants()) {
+    auto model = random_model(spec).load(options_of(spec, 2, 8, KvType::f16, 2));
     const Outcome expected = outcome(model, tokens);
     for (const std::size_t when : {0u, 1u, 5u, 17u}) {
-      CAPTURE(spec.architecture, when);
+      CAPTURE(spec.architecture, static_cast<int>(spec.backend), when);
       auto session = session_with(model, tokens);
       struct Cancel {
         std::size_t when, calls = 0;
@@ -287,11 +299,11 @@ TEST_CASE("alone, in pairs and all together: the same bits") {
   for (const std::size_t n : {1u, 2u, 7u, 16u, 17u, 33u})
     prompts.push_back(TinyRandom(100 + n).tokens(n));
   constexpr std::size_t kNew = 6;
-  for (const TinySpec& spec : two_architectures()) {
+  for (const Variant& spec : all_variants()) {
     const TinyModel tiny = random_model(spec);
     std::vector<Recorded> solo;
     {
-      auto model = tiny.load(options_of(1, 512, KvType::f16));
+      auto model = tiny.load(options_of(spec, 1, 512, KvType::f16));
       for (const auto& prompt : prompts) {
         auto session = session_with(model, prompt);
         Recorded r;
@@ -302,11 +314,11 @@ TEST_CASE("alone, in pairs and all together: the same bits") {
       }
     }
     for (const std::size_t chunk : {1u, 5u, 16u, 512u}) {
-      ModelOptions options = options_of(2, chunk, KvType::f16, 8);
+      ModelOptions options = options_of(spec, 2, chunk, KvType::f16, 8);
       options.context = 64;
       auto model = tiny.load(options);
       for (const int apart : {0, 1}) {
-        CAPTURE(spec.architecture, chunk, apart);
+        CAPTURE(spec.architecture, static_cast<int>(spec.backend), chunk, apart);
         // With one row a pass the holding request itself takes all of them.
         if (chunk == 1 && apart == 1) continue;
         bool all = true;
@@ -328,8 +340,9 @@ TEST_CASE("alone, in pairs and all together: the same bits") {
 }
 
 TEST_CASE("replies and logits on many threads at once equal the same alone") {
-  const TinyModel tiny = random_model();
-  auto model = tiny.load(options_of(2, 8, KvType::f16, 6));
+  const Variant spec;
+  const TinyModel tiny = random_model(spec);
+  auto model = tiny.load(options_of(spec, 2, 8, KvType::f16, 6));
   std::vector<std::vector<Token>> prompts;
   std::vector<Outcome> expected;
   for (std::size_t i = 0; i < 6; ++i) {
@@ -350,24 +363,24 @@ TEST_CASE("replies and logits on many threads at once equal the same alone") {
 TEST_CASE("the host's floating-point mode changes nothing") {
   if (!HostMode::kAvailable) DECANT_SKIP("no floating-point modes here");
   const std::vector<Token> prompt = TinyRandom(21).tokens(30);
-  for (TinySpec spec : two_architectures()) {
+  for (Variant spec : all_variants()) {
     spec.text = spec.architecture == "llama" ? TinyText::spm : TinyText::bpe;
     TinyModel tiny = random_model(spec);
     tiny.set_string(spec.architecture + ".rope.scaling.type", "linear");
     tiny.set_f32(spec.architecture + ".rope.scaling.factor", 3.0f);
-    auto plain = tiny.load(options_of(2, 7, KvType::f16));
+    auto plain = tiny.load(options_of(spec, 2, 7, KvType::f16));
     const Outcome expected = outcome(plain, prompt);
     for (const auto kind : {HostMode::flush_to_zero, HostMode::toward_zero, HostMode::both}) {
       Outcome loaded, run;
       bool untouched = false;
       {
         const HostMode mode(kind);
-        auto model = tiny.load(options_of(2, 7, KvType::f16));
+        auto model = tiny.load(options_of(spec, 2, 7, KvType::f16));
         loaded = outcome(model, prompt);
         run = outcome(plain, prompt);
         untouched = mode.untouched();
       }
-      CAPTURE(spec.architecture, static_cast<int>(kind));
+      CAPTURE(spec.architecture, static_cast<int>(spec.backend), static_cast<int>(kind));
       CHECK(untouched);
       CHECK(loaded == expected);
       CHECK(run == expected);
@@ -392,16 +405,16 @@ TEST_CASE("the host's floating-point mode changes nothing") {
 
 TEST_CASE("every way of loading gives the same bits") {
   const std::vector<Token> prompt = TinyRandom(31).tokens(25);
-  for (const TinySpec& spec : two_architectures()) {
+  for (const Variant& spec : all_variants()) {
     const TinyModel tiny = random_model(spec);
     const std::vector<std::byte> bytes = tiny.file();
     const TempFolder folder;
     const std::string path = folder.write("tiny.gguf", bytes);
-    auto measure = tiny.load(options_of(1, 512, KvType::f16));
+    auto measure = tiny.load(options_of(spec, 1, 512, KvType::f16));
     const Outcome expected = outcome(measure, prompt);
-    ModelOptions options = options_of(2, 16, KvType::f16);
+    ModelOptions options = options_of(spec, 2, 16, KvType::f16);
     for (const bool mapped : {false, true}) {
-      CAPTURE(spec.architecture, mapped);
+      CAPTURE(spec.architecture, static_cast<int>(spec.backend), mapped);
       options.mapped = mapped;
       auto from_path = decant::Model::load(path, options).value();
       CHECK(outcome(from_path, prompt) == expected);
