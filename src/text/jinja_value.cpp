@@ -134,6 +134,7 @@ void Heap::flatten(Str& s) {
   }
   s.spans = spans;
   s.n_spans = n;
+  s.memory = nullptr;
 }
 
 Value Heap::slice(const Str& s, std::size_t begin, std::size_t end) {
@@ -158,7 +159,7 @@ void Text::add(Span span) {
     heap_->fail("a text is longer than {} bytes", heap_->limits().output_bytes);
     return;
   }
-  if (spans_.size() > 0) {
+  if (spans_.size() > n_shared_) {
     Span& last = spans_.back();
     if (last.origin == span.origin && last.data + last.size == span.data) {
       last.size += span.size;
@@ -168,6 +169,16 @@ void Text::add(Span span) {
   const std::size_t n = spans_.size();
   spans_.push(span);
   if (spans_.size() == n) size_ -= span.size;
+}
+
+void Text::add(const Str& s) {
+  if (size_ == 0 && s.memory != nullptr) {
+    spans_.continue_from(s.memory, s.n_spans);
+    n_shared_ = s.n_spans;
+    size_ = s.size;
+    return;
+  }
+  for (std::size_t i = 0; i < s.n_spans; ++i) add(s.spans[i]);
 }
 
 void Text::add(const Str& s, std::size_t begin, std::size_t end) {
@@ -519,12 +530,16 @@ Value item_at(Heap& heap, const Value& v, std::int64_t i) {
 }
 
 Value add_lists(Heap& heap, const Value& a, const Value& b) {
-  const std::size_t n = a.list->size + b.list->size;
-  if (!heap.reserve(n, sizeof(Value))) return Heap::undefined();
-  Value* items = heap.array<Value>(n);
-  std::copy_n(a.list->items, a.list->size, items);
-  std::copy_n(b.list->items, b.list->size, items + a.list->size);
-  return heap.list({items, n}, a.type);
+  Growing<Value> items(heap);
+  const std::uint32_t depth = std::max(a.list->depth, b.list->depth);
+  if (a.list->memory != nullptr) {
+    items.continue_from(a.list->memory, a.list->size);
+  } else {
+    for (const Value& item : a.list->view()) items.push(item);
+  }
+  for (const Value& item : b.list->view()) items.push(item);
+  const List list{items.data(), items.size(), depth, false, items.memory()};
+  return Value::make(a.type, &Value::list, heap.make(list));
 }
 
 }  // namespace decant::detail::jinja

@@ -128,12 +128,20 @@ struct Value {
 };
 static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) == 16);
 
+/// Items of which several arrays may be beginnings: what grows in a loop is not copied each time.
+template <class T>
+struct Memory {
+  T* items;
+  std::size_t used, capacity;
+};
+
 /// Text as spans. Flattened in place when somebody needs it in one piece.
 struct Str {
   const Span* spans = nullptr;
   std::size_t n_spans = 0;
-  std::size_t size = 0;  // bytes
-  bool markup = false;   // the result of `escape` or `safe`
+  std::size_t size = 0;            // bytes
+  bool markup = false;             // the result of `escape` or `safe`
+  Memory<Span>* memory = nullptr;  // where the spans lie, or null
 };
 
 struct List {
@@ -141,6 +149,7 @@ struct List {
   std::size_t size = 0;
   std::uint32_t depth = 1;
   bool group = false;  // of groupby: a tuple whose fields have names
+  Memory<Value>* memory = nullptr;
   std::span<const Value> view() const { return {items, size}; }
 };
 
@@ -285,30 +294,42 @@ template <class T>
 class Growing {
  public:
   explicit Growing(Heap& heap) : heap_(&heap) {}
+  /// Goes on behind the first `n` items of other memory: in it if nobody else has, else in a copy.
+  void continue_from(Memory<T>* memory, std::size_t n) {
+    memory_ = memory;
+    size_ = n;
+  }
   void push(const T& item) {
-    if (size_ == capacity_ && !grow()) return;
-    items_[size_++] = item;
+    const bool room = memory_ != nullptr && size_ == memory_->used && size_ < memory_->capacity;
+    if (!room && !grow()) return;
+    memory_->items[size_++] = item;
+    memory_->used = size_;
   }
   std::size_t size() const { return size_; }
-  T& back() { return items_[size_ - 1]; }
-  T& operator[](std::size_t i) { return items_[i]; }
-  const T* data() const { return items_; }
-  std::span<const T> view() const { return {items_, size_}; }
-  void clear() { size_ = 0; }
+  T& operator[](std::size_t i) { return memory_->items[i]; }
+  T& back() { return memory_->items[size_ - 1]; }
+  const T* data() const { return memory_ != nullptr ? memory_->items : nullptr; }
+  Memory<T>* memory() const { return memory_; }
+  std::span<const T> view() const { return {data(), size_}; }
+  void clear() {
+    size_ = 0;
+    if (memory_ != nullptr) memory_->used = 0;
+  }
 
  private:
   bool grow() {
-    const std::size_t capacity = capacity_ == 0 ? 8 : 2 * capacity_;
+    const std::size_t capacity = size_ == 0 ? 8 : 2 * size_;
     if (!heap_->reserve(capacity, sizeof(T))) return false;
-    T* items = heap_->array<T>(capacity);
-    if (size_ > 0) std::memcpy(static_cast<void*>(items), items_, size_ * sizeof(T));
-    items_ = items;
-    capacity_ = capacity;
+    Memory<T>* memory = heap_->make(Memory<T>{heap_->array<T>(capacity), size_, capacity});
+    if (size_ > 0) {
+      std::memcpy(static_cast<void*>(memory->items), memory_->items, size_ * sizeof(T));
+    }
+    memory_ = memory;
     return true;
   }
   Heap* heap_;
-  T* items_ = nullptr;
-  std::size_t size_ = 0, capacity_ = 0;
+  Memory<T>* memory_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 /// Puts text together, span by span.
@@ -316,9 +337,7 @@ class Text {
  public:
   explicit Text(Heap& heap) : heap_(&heap), spans_(heap) {}
   void add(Span span);
-  void add(const Str& s) {
-    for (std::size_t i = 0; i < s.n_spans; ++i) add(s.spans[i]);
-  }
+  void add(const Str& s);
   void add(const Str& s, std::size_t begin, std::size_t end);
   /// Text that outlives the heap.
   void add(std::string_view text, Origin origin = kFromTemplate) {
@@ -330,12 +349,13 @@ class Text {
   std::size_t size() const { return size_; }
   std::span<const Span> spans() const { return spans_.view(); }
   Value finish(bool markup = false) const {
-    return heap_->str({spans_.data(), spans_.size(), size_, markup});
+    return heap_->str({spans_.data(), spans_.size(), size_, markup, spans_.memory()});
   }
 
  private:
   Heap* heap_;
   Growing<Span> spans_;
+  std::size_t n_shared_ = 0;  // of the spans, which another text has too
   std::size_t size_ = 0;
 };
 

@@ -108,6 +108,22 @@ TEST_CASE("operations on text keep the origin of every part") {
   CHECK(origins("{{ strftime_now(other) }}") == "C<o>");
 }
 
+TEST_CASE("texts and lists that share a beginning stay apart") {
+  CHECK(origins("{% set a = 'x' ~ other %}{% set b = a ~ 'b' ~ other %}{% set c = a ~ 'c' %}"
+                "{% set d = a ~ a %}{{ a }}|{{ b }}|{{ c }}|{{ d }}") ==
+        "T<x>C<o>T<|x>C<o>T<b>C<o>T<|x>C<o>T<c|x>C<o>T<x>C<o>");
+  CHECK(origins("{% set a = [1] + [2] %}{% set b = a + [3] %}{% set c = a + [4] + [5] %}"
+                "{% set d = a + a %}{{ a }}{{ b }}{{ c }}{{ d }}") ==
+        "T<[1, 2][1, 2, 3][1, 2, 4, 5][1, 2, 1, 2]>");
+  // 20,000 steps of growth, which would not fit the memory if each made a copy.
+  const auto grown = render_text(
+      "{% set ns = namespace(s='', l=[]) %}{% for i in range(20000) %}{% set ns.s = ns.s ~ i ~ x %}"
+      "{% set ns.l = ns.l + [i] %}{% endfor %}{{ ns.s | length }} {{ ns.l | length }}",
+      {{"x", "-"}});
+  REQUIRE(grown);
+  CHECK(*grown == "108890 20000");
+}
+
 TEST_CASE("what is made of several values has one origin") {
   CHECK(origins("{{ tools | tojson }}") == "C<[{\"name\": \"t\"}]>");
   CHECK(origins("{{ messages[1].extra | tojson }}") == "1<{\"a\": [\"deep\"]}>");
