@@ -134,9 +134,11 @@ TEST_CASE("cancelled and failed replies leave the conversation as it was") {
   auto model = chat_model();
   auto session = model.session().value();
   REQUIRE(session.append(Message{"user", "hi"}));
-  Script script{byte_tokens("yo")};
+  // The template takes the spaces away, so that the next prompt parts from the tokens held.
+  Script script{byte_tokens("yo  ")};
   say(session, script);
   const auto before = copy(session.tokens());
+  const std::size_t common = user_turn("hi").size() + reply_turn().size() + 2;
   const auto shown = [&] { return copy(session.tokens()); };
   REQUIRE(session.append(Message{"user", "go"}));
   CHECK(shown() == before);
@@ -171,7 +173,7 @@ TEST_CASE("cancelled and failed replies leave the conversation as it was") {
   // And it can still be answered, with the prefix from the cache.
   Script answer{byte_tokens("k")};
   auto reply = say(session, answer);
-  CHECK(reply.stats().cached_tokens >= before.size() - 1);
+  CHECK(reply.stats().cached_tokens == common);
   CHECK(session.messages().size() == 4);
 }
 

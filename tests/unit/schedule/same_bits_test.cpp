@@ -385,10 +385,13 @@ TEST_CASE("the host's floating-point mode changes nothing") {
       CHECK(loaded == expected);
       CHECK(run == expected);
     }
-    // A callback that leaves a mode behind on the worker.
+    // A callback that leaves a mode behind on the worker, in which 1e-40 would equal 0.
     auto session = session_with(plain, prompt);
-    GenerateOptions options = sampled(12);
-    options.process_logits = [](void*, std::span<const Token>, std::span<float>) {
+    GenerateOptions options = sampled(3);
+    options.sampler = decant::Sampler::greedy();
+    options.process_logits = [](void*, std::span<const Token>, std::span<float> logits) {
+      std::fill(logits.begin(), logits.end(), 0.0f);
+      logits[20] = 1e-40f;
       std::uint64_t both;
       {
         const HostMode mode(HostMode::both);
@@ -399,7 +402,9 @@ TEST_CASE("the host's floating-point mode changes nothing") {
     };
     auto reply = session.generate(options).value();
     reply.wait().value();
-    CHECK(reply.tokens() == expected.tokens);
+    CHECK(reply.tokens() == std::vector<Token>{20, 20, 20});
+    // And the passes after it.
+    CHECK(outcome(plain, prompt) == expected);
   }
 }
 
