@@ -80,5 +80,7 @@ int detokenize(int argc, char** argv);
 int logits(int argc, char** argv);
 int sample(int argc, char** argv);
 int inspect(int argc, char** argv);
+int render(int argc, char** argv);
+int chat(int argc, char** argv);
 
 }  // namespace cli

@@ -15,6 +15,10 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
   generate    --model M --prompt TEXT [--chat] [--max-tokens N] [--stop TEXT]... [sampler flags]
               [model flags] [--json]
               streams text; --chat asks TEXT as a user message instead of continuing it
+  chat        --model M [--system TEXT] [sampler flags] [model flags]
+              a conversation: one line, one answer; an empty line ends it
+  render      --model M | --template FILE (--messages F.json | --context F.json)
+              the chat template's exact output; F.json: an object of variables
   tokenize    --model M [--no-special] [--no-bos] [--lines]
               stdin (any bytes) to a JSON array of ids
   detokenize  --model M [--lines]
@@ -44,6 +48,8 @@ static int run(int argc, char** argv) {
   if (command == "detokenize") return cli::detokenize(argc, argv);
   if (command == "logits") return cli::logits(argc, argv);
   if (command == "sample") return cli::sample(argc, argv);
+  if (command == "render") return cli::render(argc, argv);
+  if (command == "chat") return cli::chat(argc, argv);
   if (command == "inspect") return cli::inspect(argc, argv);
   if (command == "help" || command == "--help" || command == "-h") {
     std::cout << kUsage;

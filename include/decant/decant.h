@@ -119,8 +119,8 @@ typedef struct decant_stats {
 } decant_stats;
 
 /* n bytes of text: whole UTF-8 characters, no zero byte at the end. Runs on the calling thread. A
- * result that is not 0 stops the reply and keeps what came; so does a C++ exception, which makes the
- * call fail too. */
+ * result that is not 0 stops the reply and keeps what came; so does a C++ exception, which makes
+ * the call fail too. */
 typedef int (*decant_text_callback)(void* user, const char* text, size_t n);
 
 /* Generates a reply and returns when it has ended. options, on_text and stats may be NULL. */

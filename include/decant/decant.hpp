@@ -233,13 +233,19 @@ struct FileInfo {
       metadata;  ///< arrays are shown by type and length
 };
 
-/// One message of a conversation. `json` may carry an object merged into what the chat template
-/// sees.
+/// One message of a conversation. `json` may carry an object whose members the chat template sees
+/// beside role and content, or instead of them: tool calls, content parts.
 struct Message {
   std::string role;
   std::string content;
   std::string json = {};
 };
+
+/// Renders a chat template (Jinja as transformers uses it) on its own. `variables`: a JSON object
+/// with messages, tools, add_generation_prompt, bos_token and whatever else the template reads; its
+/// member `now` ("2025-07-04T09:05:03") is what strftime_now shows. Errors: invalid_argument
+/// (syntax, and what the template raises), unsupported.
+DECANT_API Result<std::string> render_template(std::string_view source, std::string_view variables);
 
 class Session;
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "api/state.hpp"
+#include "api/chat.hpp"
 #include "model/architecture.hpp"
 
 namespace decant {
@@ -67,6 +67,21 @@ static Result<std::uint64_t> pool_tokens(const ModelOptions& o, const ModelInfo&
   return pages * kPageTokens * o.sessions;
 }
 
+/// A template that cannot be compiled is no error of the load: calls that need it answer with it.
+static void load_chat_template(const Vocabulary& vocabulary, ModelState& state) {
+  const auto text = [&](std::optional<Token> token) {
+    return std::string(token ? state.tokenizer->piece_bytes(*token) : std::string_view());
+  };
+  state.bos_text = text(vocabulary.bos);
+  state.eos_text = text(vocabulary.eos);
+  if (vocabulary.chat_template.empty()) return;
+  auto compiled = ChatTemplate::compile(vocabulary.chat_template);
+  if (compiled)
+    state.chat_template = *std::move(compiled);
+  else
+    state.chat_error = compiled.error();
+}
+
 static Status load_vocabulary(const Gguf& file, ModelState& state) {
   Result<Vocabulary> vocabulary = read_vocabulary(file);
   if (!vocabulary) {
@@ -79,6 +94,7 @@ static Status load_vocabulary(const Gguf& file, ModelState& state) {
   if (tokenizer) {
     state.tokenizer = *std::move(tokenizer);
     state.chat = detect_chat_format(*vocabulary, state.info.architecture);
+    load_chat_template(*vocabulary, state);
   } else if (tokenizer.error().code() == ErrorCode::unsupported) {
     state.tokenizer_error = tokenizer.error();
   } else {
@@ -141,7 +157,8 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   info.parameters = weights.parameters();
   if (!options.mapped || !reference) file = nullptr;
   DECANT_ASSIGN(state.engine,
-                Engine::create(std::move(file), std::move(spec), std::move(weights), std::move(pool), engine));
+                Engine::create(std::move(file), std::move(spec), std::move(weights),
+                               std::move(pool), engine));
   if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   return {};
@@ -252,10 +269,8 @@ Result<std::string> Model::detokenize(std::span<const Token> tokens) const {
 Result<std::string> Model::render(std::span<const Message> messages,
                                   bool add_generation_prompt) const {
   return guarded([&]() -> Result<std::string> {
-    if (!state_->chat)
-      return make_error(ErrorCode::unsupported,
-                        "this model has no chat format that is known; use raw text");
-    DECANT_ASSIGN(const auto parts, render_chat(*state_->chat, messages, add_generation_prompt));
+    DECANT_ASSIGN(const std::vector<TextPart> parts,
+                  render_conversation(*state_, messages, add_generation_prompt));
     std::string text;
     for (const TextPart& part : parts) text += part.text;
     return text;

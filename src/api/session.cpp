@@ -1,4 +1,4 @@
-#include "api/state.hpp"
+#include "api/chat.hpp"
 
 namespace decant {
 
@@ -36,12 +36,11 @@ Status SessionState::settle() {
 /// taken as the tokens that were generated, which need not be those their text would give.
 static Result<std::vector<Token>> chat_tokens(const SessionState& s) {
   const ModelState& model = *s.model;
-  if (!model.chat)
-    return make_error(ErrorCode::unsupported,
-                      "this model has no chat format that is known; append raw text instead");
-  DECANT_ASSIGN(const std::vector<TextPart> parts, render_chat(*model.chat, s.messages, true));
+  DECANT_ASSIGN(const std::vector<TextPart> parts, render_conversation(model, s.messages, true));
   std::vector<Token> tokens;
-  if (model.tokenizer->add_bos()) tokens.push_back(*model.tokenizer->bos());
+  // A template decides alone whether the prompt begins with the begin token.
+  if (!model.chat_template && model.tokenizer->add_bos())
+    tokens.push_back(*model.tokenizer->bos());
   std::vector<TextSpan> spans;
   for (const TextPart& part : parts) {
     const auto i = static_cast<std::size_t>(part.message);

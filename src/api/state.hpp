@@ -5,6 +5,7 @@
 #include "base/float_mode.hpp"
 #include "schedule/engine.hpp"
 #include "text/chat_builtin.hpp"
+#include "text/jinja.hpp"
 
 namespace decant::detail {
 
@@ -12,7 +13,10 @@ struct ModelState {
   ModelInfo info;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: see tokenizer_error
   Error tokenizer_error;
-  std::optional<ChatFormat> chat;
+  std::optional<ChatTemplate> chat_template;   // of the file
+  Error chat_error;                            // why the file's template cannot be used
+  std::optional<ChatFormat> chat;              // for files without one
+  std::string bos_text, eos_text;              // what templates see of these tokens
   std::vector<Token> end_tokens;   // ascending
   std::shared_ptr<Engine> engine;  // null: loaded with vocabulary_only
 

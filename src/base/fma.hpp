@@ -17,7 +17,8 @@ inline float fma_f32(float a, float b, float c) {
   const double error = (product - p) + (addend - (sum - p));
   // Rounded to odd, the second rounding to float cannot meet a false tie.
   auto bits = std::bit_cast<std::uint64_t>(sum);
-  if (error != 0.0 && (bits & 1) == 0) bits += ((error > 0.0) == (sum > 0.0)) ? 1 : ~std::uint64_t{0};
+  if (error != 0.0 && (bits & 1) == 0)
+    bits += ((error > 0.0) == (sum > 0.0)) ? 1 : ~std::uint64_t{0};
   return static_cast<float>(std::bit_cast<double>(bits));
 }
 

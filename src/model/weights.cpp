@@ -145,7 +145,9 @@ Status WeightLoader::read_packed(const Wanted& wanted, std::byte* to) {
     };
     options_.pool->run(
         static_cast<std::size_t>(n),
-        [](void* f, std::size_t i, int) noexcept { (*static_cast<decltype(pack)*>(f))(static_cast<int>(i)); },
+        [](void* f, std::size_t i, int) noexcept {
+          (*static_cast<decltype(pack)*>(f))(static_cast<int>(i));
+        },
         const_cast<void*>(static_cast<const void*>(&pack)));
     DECANT_TRY(report(done_ + from));
   }

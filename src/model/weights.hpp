@@ -1,6 +1,6 @@
-// The weights of a model in memory: one arena with the tensors as the file stores them or packed for
-// the CPU kernels, or the mapped file itself. Names, types and shapes are checked before anything is
-// read.
+// The weights of a model in memory: one arena with the tensors as the file stores them or packed
+// for the CPU kernels, or the mapped file itself. Names, types and shapes are checked before
+// anything is read.
 #pragma once
 
 #include "backend/backend.hpp"

@@ -1,0 +1,82 @@
+// decant chat, decant render: conversations and what they look like to the model.
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "args.hpp"
+
+namespace cli {
+
+int chat(int argc, char** argv) {
+  const Args args(argc, argv, kModelFlags + kSamplerFlags + std::vector<std::string_view>{"system"},
+                  {});
+  decant::GenerateOptions options;
+  options.sampler = sampler(args, decant::Sampler::balanced());
+  auto model = decant::Model::load(args.required("model"), model_options(args)).value();
+  auto session = model.session().value();
+  if (args.has("system")) session.append(decant::Message{"system", args.text("system")}).value();
+  std::string line;
+  while (std::cerr << "> " << std::flush, std::getline(std::cin, line) && !line.empty()) {
+    session.append(decant::Message{"user", line}).value();
+    auto reply = session.generate(options).value();
+    while (const auto piece = reply.next()) std::cout << *piece << std::flush;
+    std::cout << std::endl;
+    reply.status().value();
+  }
+  return 0;
+}
+
+static std::string read_text(const std::string& path) {
+  std::ifstream file(std::filesystem::path(std::u8string(path.begin(), path.end())),
+                     std::ios::binary);
+  if (!file) throw std::runtime_error("cannot open " + path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// The text of the token whose id the metadata gives, or nothing.
+static std::string token_text(const decant::Model& model, const decant::FileInfo& info,
+                              std::string_view key) {
+  for (const auto& [name, value] : info.metadata)
+    if (name == key) {
+      const auto id = Args::parse<decant::Token>(name, value);
+      return model.detokenize(std::span(&id, 1)).value();
+    }
+  return "";
+}
+
+int render(int argc, char** argv) {
+  const Args args(argc, argv, {"model", "template", "messages", "context"}, {});
+  if (args.has("model") == args.has("template")) throw UsageError("give --model or --template");
+  if (args.has("messages") == args.has("context")) throw UsageError("give --messages or --context");
+  const std::string path = args.text(args.has("messages") ? "messages" : "context");
+  auto variables = nlohmann::ordered_json::parse(read_text(path), nullptr, false);
+  if (!variables.is_object()) throw std::runtime_error(path + " holds no JSON object");
+  const auto set_default = [&](const char* name, nlohmann::ordered_json value) {
+    if (!variables.contains(name)) variables[name] = std::move(value);
+  };
+  std::string source;
+  if (args.has("template")) {
+    source = read_text(args.text("template"));
+  } else {
+    const decant::FileInfo info = decant::Model::inspect(args.text("model")).value();
+    if (info.chat_template.empty()) throw std::runtime_error("the model has no chat template");
+    decant::ModelOptions options;
+    options.vocabulary_only = true;
+    const auto model = decant::Model::load(args.text("model"), options).value();
+    source = info.chat_template;
+    set_default("bos_token", token_text(model, info, "tokenizer.ggml.bos_token_id"));
+    set_default("eos_token", token_text(model, info, "tokenizer.ggml.eos_token_id"));
+  }
+  if (args.has("messages")) {
+    set_default("tools", nullptr);
+    set_default("documents", nullptr);
+    set_default("add_generation_prompt", false);
+  }
+  std::cout << decant::render_template(source, variables.dump()).value();
+  return 0;
+}
+
+}  // namespace cli
