@@ -1,6 +1,6 @@
 #include "api/chat.hpp"
 
-#include <nlohmann/json.hpp>
+#include "base/json.hpp"
 
 namespace decant {
 

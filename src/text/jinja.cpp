@@ -2,8 +2,8 @@
 #include "text/jinja.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "base/json.hpp"
 #include "text/jinja_run.hpp"
 
 namespace decant::detail {

@@ -2,8 +2,8 @@
 #include "base/fp_contract.hpp"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "base/json.hpp"
 #include "text/jinja_unicode.hpp"
 #include "text/jinja_value.hpp"
 
