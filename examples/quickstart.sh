@@ -17,4 +17,4 @@ if ! { cmake --preset release -DDECANT_TESTS=OFF &&
 fi
 model=$(fetch_model smollm2)
 say "answering with $model"
-build/release/decant generate --model "$model" --chat --prompt "$prompt"
+build/release/decant generate --model "$model" --chat --preset precise --prompt "$prompt"
