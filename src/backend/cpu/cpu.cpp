@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/pack.hpp"
+#include "backend/rope.hpp"
 #include "base/float16.hpp"
 #include "base/math.hpp"
 
@@ -144,13 +145,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   row_blocks_.reserve(std::max(cpu_size(rows), cpu_size(parts)));
   logits_rows_.reserve(cpu_size(rows));
   for (const RopeSpec& rope : spec.ropes) {
-    std::vector<double> inverse(cpu_size(rope.dims / 2));
-    for (std::size_t i = 0; i < inverse.size(); ++i) {
-      inverse[i] =
-          pow_d(rope.base, -2.0 * static_cast<double>(i) / rope.dims) * rope.position_scale;
-      if (!rope.factors.empty()) inverse[i] /= static_cast<double>(rope.factors[i]);
-    }
-    inverse_frequency_.push_back(std::move(inverse));
+    inverse_frequency_.push_back(rope_frequencies(rope));
     rope_.emplace_back().resize(rows, rope.dims);
   }
 }

@@ -11,6 +11,7 @@
 
 #include "backend/reference/attention.hpp"
 #include "backend/reference/eigen.hpp"
+#include "backend/rope.hpp"
 #include "base/float16.hpp"
 #include "base/math.hpp"
 
@@ -148,14 +149,8 @@ ReferenceBackend::ReferenceBackend(const ModelSpec& spec, const ModelWeights& we
   row_blocks_.reserve(max_rows_);
   logits_rows_.reserve(max_rows_);
   for (const RopeSpec& rope : spec.ropes) {
-    std::vector<double> inverse(static_cast<std::size_t>(rope.dims / 2));
-    for (std::size_t i = 0; i < inverse.size(); ++i) {
-      inverse[i] = pow_d(rope.base, -2.0 * static_cast<double>(i) / rope.dims);
-      inverse[i] *= rope.position_scale;
-      if (!rope.factors.empty()) inverse[i] /= static_cast<double>(rope.factors[i]);
-    }
-    rope_table_.emplace_back(max_rows_ * 2 * inverse.size());
-    inverse_frequency_.push_back(std::move(inverse));
+    inverse_frequency_.push_back(rope_frequencies(rope));
+    rope_table_.emplace_back(max_rows_ * static_cast<std::size_t>(rope.dims / 2 * 2));
   }
 }
 
