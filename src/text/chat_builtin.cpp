@@ -44,7 +44,7 @@ class ChatParts {
 // Like str.strip of Python, which templates call trim: White_Space and U+001C to U+001F.
 static std::string_view chat_trim(std::string_view text) {
   const auto blank = [](std::uint32_t c) {
-    return unicode_class(c) == UnicodeClass::space || (c >= 0x1c && c <= 0x1f);
+    return unicode_is(c, kUnicodeSpace) || (c >= 0x1c && c <= 0x1f);
   };
   while (!text.empty()) {
     const Utf8Char c = utf8_decode(text);

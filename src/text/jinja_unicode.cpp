@@ -49,7 +49,7 @@ static bool jinja_between(std::uint32_t c, char low, char high) {
   return c >= static_cast<std::uint32_t>(low) && c <= static_cast<std::uint32_t>(high);
 }
 
-bool is_letter(std::uint32_t c) { return unicode_class(c) == UnicodeClass::letter; }
+bool is_letter(std::uint32_t c) { return unicode_is(c, kUnicodeLetter); }
 
 bool is_decimal(std::uint32_t c) {
   return c < 0x80 ? jinja_between(c, '0', '9') : jinja_in_borders(kJinjaDecimal, c);
@@ -65,7 +65,7 @@ bool is_numeric(std::uint32_t c) {
 
 bool is_blank(std::uint32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f);
-  return unicode_class(c) == UnicodeClass::space;
+  return unicode_is(c, kUnicodeSpace);
 }
 
 bool is_printable(std::uint32_t c) {

@@ -1,5 +1,5 @@
 // UTF-8 decoding (strict: no over-long forms, surrogates or values above U+10FFFF) and the classes
-// of code points that pre-tokenizers ask for.
+// of code points that tokenizers and templates ask for.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,62 @@
 
 namespace decant::detail {
 
-enum class UnicodeClass : std::uint8_t { other, letter, number, space };
+/// General categories, as far as anything asks for them, and White_Space (which comes first).
+enum class UnicodeClass : std::uint8_t {
+  other,
+  upper,      // Lu
+  lower,      // Ll
+  title,      // Lt
+  modifier,   // Lm
+  caseless,   // Lo
+  mark,       // M
+  digit,      // Nd
+  numeral,    // Nl
+  number,     // No
+  connector,  // Pc
+  punctuation,
+  symbol,
+  space,
+};
 
-// Blocks of 128 code points, 2 bits each (unicode_tables.cpp).
-extern const std::uint8_t kUnicodeBlocks[8704];
-extern const std::uint8_t kUnicodeClasses[6304];
+/// A set of classes: one bit each.
+using UnicodeSet = std::uint16_t;
+template <class... Classes>
+constexpr UnicodeSet unicode_set(Classes... classes) {
+  return static_cast<UnicodeSet>((0 | ... | (1 << static_cast<int>(classes))));
+}
+inline constexpr UnicodeSet kUnicodeLetter =
+    unicode_set(UnicodeClass::upper, UnicodeClass::lower, UnicodeClass::title,
+                UnicodeClass::modifier, UnicodeClass::caseless);
+inline constexpr UnicodeSet kUnicodeMark = unicode_set(UnicodeClass::mark);
+inline constexpr UnicodeSet kUnicodeNumber =
+    unicode_set(UnicodeClass::digit, UnicodeClass::numeral, UnicodeClass::number);
+inline constexpr UnicodeSet kUnicodePunctuation =
+    unicode_set(UnicodeClass::connector, UnicodeClass::punctuation);
+inline constexpr UnicodeSet kUnicodeSymbol = unicode_set(UnicodeClass::symbol);
+inline constexpr UnicodeSet kUnicodeSpace = unicode_set(UnicodeClass::space);
+
+/// A character that loses its accents by becoming several; zeros are none.
+struct UnicodeBareSplit {
+  std::uint32_t from, to[3];
+};
+
+// Written by src/tools/unicode_tables.py (unicode_tables.cpp).
+extern const std::uint8_t kUnicodeBlocks[1600];     // of 128 code points, below U+32000
+extern const std::uint64_t kUnicodeClasses[1904];   // 16 code points each
+extern const std::uint64_t kUnicodeBare[2000];      // from << 21 | to, ascending
+extern const UnicodeBareSplit kUnicodeBareSplits[43];
 
 /// `other` for anything that is not a code point.
 inline UnicodeClass unicode_class(std::uint32_t c) {
-  if (c >= 0x110000) return UnicodeClass::other;
-  const std::uint8_t four = kUnicodeClasses[kUnicodeBlocks[c >> 7] * 32u + ((c & 127) >> 2)];
-  return static_cast<UnicodeClass>(four >> 2 * (c & 3) & 3);
+  if (c >= 0x32000) {  // planes above hold no letters, only variation selectors
+    return c >= 0xe0100 && c < 0xe01f0 ? UnicodeClass::mark : UnicodeClass::other;
+  }
+  const std::uint64_t sixteen = kUnicodeClasses[kUnicodeBlocks[c >> 7] * 8u + (c >> 4 & 7)];
+  return static_cast<UnicodeClass>(sixteen >> 4 * (c & 15) & 15);
+}
+inline bool unicode_is(std::uint32_t c, UnicodeSet set) {
+  return (set >> static_cast<int>(unicode_class(c)) & 1) != 0;
 }
 
 enum class Utf8 : std::uint8_t {

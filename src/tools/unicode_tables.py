@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_tables.cpp: the class of every code point as a two-stage table.
+"""Writes src/text/unicode_tables.cpp: the class of every code point as a two-stage table, and the
+letters that stay of a character when its accents are taken away.
 
-Usage: python3 src/tools/unicode_tables.py > src/text/unicode_tables.cpp
-The classes are those that pre-tokenizers ask for: letter (\\p{L}), number (\\p{N}), space
-(White_Space, that is \\s) and other. Blocks of 128 code points, 2 bits each; equal blocks are
-stored once.
+Usage: python3.11 src/tools/unicode_tables.py > src/text/unicode_tables.cpp
+The classes are those of src/text/unicode.hpp: general categories as pre-tokenizers ask for them, and
+White_Space. Blocks of 128 code points, 4 bits each, 16 in a word; equal blocks are stored once.
+Hangul syllables are taken apart by arithmetic, not by these tables.
 """
 import unicodedata
 
-OTHER, LETTER, NUMBER, SPACE = range(4)
+CLASSES = {'Lu': 1, 'Ll': 2, 'Lt': 3, 'Lm': 4, 'Lo': 5, 'M': 6, 'Nd': 7, 'Nl': 8, 'N': 9,
+           'Pc': 10, 'P': 11, 'S': 12, 'Z': 13}
 BLOCK = 128
+TABLE_END = 0x32000  # above, only variation selectors (marks) have a class
 CODE_POINTS = 0x110000
 
 
 def code_point_class(c):
     category = unicodedata.category(chr(c))
     # White_Space is Z* and these controls (Python's isspace also takes U+001C to U+001F).
-    if category[0] == 'Z' or c in (9, 10, 11, 12, 13, 0x85):
-        return SPACE
-    return {'L': LETTER, 'N': NUMBER}.get(category[0], OTHER)
+    if c in (9, 10, 11, 12, 13, 0x85):
+        return CLASSES['Z']
+    return CLASSES.get(category, CLASSES.get(category[0], 0))
 
 
 def array(kind, name, values):
@@ -33,14 +36,24 @@ def array(kind, name, values):
     return f'const {kind} {name}[{len(values)}] = {{\n' + '\n'.join(lines) + '\n};\n'
 
 
+def bare(c):
+    """The canonical decomposition without nonspacing marks; None where nothing changes."""
+    text = chr(c)
+    kept = [x for x in unicodedata.normalize('NFD', text) if unicodedata.category(x) != 'Mn']
+    return None if kept == [text] or not kept or 0xac00 <= c < 0xd7a4 else kept
+
+
 blocks, index = {}, []
-for start in range(0, CODE_POINTS, BLOCK):
+for start in range(0, TABLE_END, BLOCK):
     classes = [code_point_class(c) for c in range(start, start + BLOCK)]
-    block = tuple(sum(classes[i + k] << 2 * k for k in range(4)) for i in range(0, BLOCK, 4))
+    block = tuple(sum(classes[i + k] << 4 * k for k in range(16)) for i in range(0, BLOCK, 16))
     index.append(blocks.setdefault(block, len(blocks)))
 assert len(blocks) <= 256
+for c in range(TABLE_END, CODE_POINTS):
+    assert code_point_class(c) == (CLASSES['M'] if 0xe0100 <= c < 0xe01f0 else 0)
+bare_forms = [(c, b) for c in range(CODE_POINTS) if (b := bare(c))]
 
-print(f'''// Classes of code points, Unicode {unicodedata.unidata_version}.
+print(f'''// Classes of code points and letters without accents, Unicode {unicodedata.unidata_version}.
 // Written by src/tools/unicode_tables.py; do not edit.
 #include "text/unicode.hpp"
 
@@ -48,6 +61,10 @@ namespace decant::detail {{
 
 // clang-format off
 {array('std::uint8_t', 'kUnicodeBlocks', index)}
-{array('std::uint8_t', 'kUnicodeClasses', [b for block in blocks for b in block])}// clang-format on
+{array('std::uint64_t', 'kUnicodeClasses', [f'0x{w:x}' for block in blocks for w in block])}
+{array('std::uint64_t', 'kUnicodeBare', [
+    hex(c << 21 | ord(b[0])) for c, b in bare_forms if len(b) == 1])}
+{array('UnicodeBareSplit', 'kUnicodeBareSplits', [
+    f'{{{hex(c)}, {{{", ".join(hex(ord(x)) for x in b)}}}}}' for c, b in bare_forms if len(b) > 1])}// clang-format on
 
 }}  // namespace decant::detail''')
