@@ -39,6 +39,7 @@ int tokenize(int argc, char** argv) {
   const Args args(argc, argv, {"model"}, {"no-special", "no-bos", "lines"});
   const decant::Model model = load_vocabulary(args);
   const decant::TextOptions options{.add_bos = !args.has("no-bos"),
+                                    .add_eos = !args.has("no-bos"),
                                     .special = !args.has("no-special")};
   const auto ids = [&](const std::string& text) {
     return nlohmann::json(model.tokenize(text, options).value()).dump();

@@ -192,6 +192,10 @@ struct ModelOptions {
   std::size_t chunk = 512;       ///< most prompt tokens in one pass, 1..4096; never changes results
   bool mapped = false;           ///< map weights instead of reading them: the file must not shrink
   bool vocabulary_only = false;  ///< load the tokenizer alone
+  /// Where the file names a pre-tokenizer that is not known (tokenizer.ggml.pre): take the one that
+  /// files without a name get, with a warning, instead of answering `unsupported` to texts. The
+  /// tokens of a text may then be unusual for the model.
+  bool default_pre_tokenizer = false;
   /// Called during load with 0..1, never falling; 1 only on success. Return false to cancel.
   bool (*progress)(void* user, float fraction) = nullptr;
   void* progress_user = nullptr;
@@ -202,6 +206,9 @@ struct ModelOptions {
 
 struct TextOptions {
   bool add_bos = true;  ///< put the begin token in front if the model wants one
+  /// Put the end token (or BERT's separator) behind if the model wants one. Sessions never do: their
+  /// text goes on.
+  bool add_eos = true;
   bool special = true;  ///< text that looks like a special token becomes that token
 };
 

@@ -2,6 +2,7 @@
 
 #include "api/chat.hpp"
 #include "model/architecture.hpp"
+#include "text/pre_tokenizer.hpp"
 
 namespace decant {
 
@@ -82,13 +83,20 @@ static void load_chat_template(const Vocabulary& vocabulary, ModelState& state) 
     state.chat_error = compiled.error();
 }
 
-static Status load_vocabulary(const Gguf& file, ModelState& state) {
+static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, ModelState& state) {
   Result<Vocabulary> vocabulary = read_vocabulary(file);
   if (!vocabulary) {
     // Without a usable vocabulary the model still runs on token ids.
     if (vocabulary.error().code() != ErrorCode::unsupported) return vocabulary.error();
     state.tokenizer_error = vocabulary.error();
     return {};
+  }
+  if (callbacks.options.default_pre_tokenizer && vocabulary->model == "gpt2" &&
+      find_pre_tokenizer(vocabulary->pre) == nullptr) {
+    callbacks.warn("the pre-tokenizer '{}' (tokenizer.ggml.pre) is not known; '{}' is taken, and "
+                   "the tokens of a text may be unusual for the model",
+                   vocabulary->pre.substr(0, 64), kDefaultPreTokenizer);
+    vocabulary->pre = kDefaultPreTokenizer;
   }
   auto tokenizer = Tokenizer::create(*vocabulary);
   if (tokenizer) {
@@ -171,8 +179,8 @@ static Result<std::shared_ptr<ModelState>> load_model(Result<Gguf> opened,
   auto state = std::make_shared<ModelState>();
   DECANT_ASSIGN(state->info.architecture, file->string("general.architecture", ""));
   DECANT_ASSIGN(state->info.name, file->string("general.name", ""));
-  DECANT_TRY(load_vocabulary(*file, *state));
   LoadCallbacks callbacks{options};
+  DECANT_TRY(load_vocabulary(*file, callbacks, *state));
   if (!options.vocabulary_only) DECANT_TRY(load_engine(file, options, callbacks, *state));
   if (!LoadCallbacks::progress(&callbacks, 1.0f))
     return make_error(ErrorCode::callback_failed, "{}: the progress callback cancelled the load",
@@ -253,6 +261,7 @@ Result<std::vector<Token>> Model::tokenize(std::string_view text,
     if (options.add_bos && tokenizer.add_bos()) tokens.push_back(*tokenizer.bos());
     const TextSpan span{text, options.special};
     DECANT_TRY(tokenizer.tokenize({&span, 1}, tokens));
+    if (options.add_eos && tokenizer.closing()) tokens.push_back(*tokenizer.closing());
     return tokens;
   });
 }

@@ -88,9 +88,9 @@ void Request::keep_text_only() {
         std::string_view(bytes_).substr(whole_bytes, passed_ - whole_bytes);
     const TextSpan span{part, false};
     std::string written;
-    const bool exact = tokenizer->tokenize({&span, 1}, rest) &&
-                       tokenizer->detokenize(rest, written) && written == part;
-    if (!exact) rest = request_spell(*tokenizer, part);
+    const Status status = tokenizer->tokenize({&span, 1}, rest);
+    for (const Token token : rest) written += tokenizer->piece_bytes(token);
+    if (!status || written != part) rest = request_spell(*tokenizer, part);
   }
   if (n_prompt + whole + rest.size() > sequence->capacity) rest.clear();
   sequence->truncate(n_prompt + whole);

@@ -29,6 +29,8 @@ class PatternAutomaton {
   /// The state of the longest pattern that ends here, or kStart if none does; its depth is the
   /// pattern's length and pattern() the pattern.
   State longest(State state) const { return nodes_[state].longest; }
+  /// The next shorter pattern that ends where this one does, or kStart.
+  State shorter(State match) const { return nodes_[nodes_[match].fail].longest; }
   std::size_t memory_bytes() const noexcept { return nodes_.capacity() * sizeof(Node); }
 
  private:

@@ -1,10 +1,14 @@
-// Byte-level BPE with a heap of candidate merges: O(n log n) on a piece of n bytes.
+// BPE with a heap of candidate merges: O(n log n) on a piece of n bytes. A small cache of the words
+// of a text makes up for what English repeats.
 #include "text/bpe.hpp"
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <functional>
+#include <unordered_map>
 
+#include "text/piece_text.hpp"
 #include "text/unicode.hpp"
 
 namespace decant::detail {
@@ -13,25 +17,23 @@ static constexpr std::uint32_t kBpeNone = 0xffffffff;
 
 // GPT-2's table the other way round: the byte that a character stands for, or -1. Printable Latin-1
 // stands for itself, the other bytes are U+0100 and up in their order.
-static int bpe_byte(std::uint32_t c) {
-  const auto printable = [](std::uint32_t b) {
-    return (b > 0x20 && b < 0x7f) || (b > 0xa0 && b < 0x100 && b != 0xad);
-  };
-  if (printable(c)) return static_cast<int>(c);
-  if (c < 0x100 || c >= 0x100 + 68) return -1;
-  std::uint32_t n = c - 0x100;
-  for (std::uint32_t b = 0;; ++b) {
-    if (!printable(b) && n-- == 0) return static_cast<int>(b);
+static constexpr std::array<std::int16_t, 0x144> kBpeBytes = [] {
+  std::array<std::int16_t, 0x144> bytes = {};
+  bytes.fill(-1);
+  std::size_t next = 0x100;
+  for (std::int16_t b = 0; b < 0x100; ++b) {
+    const bool printable = (b > 0x20 && b < 0x7f) || (b > 0xa0 && b != 0xad);
+    bytes[printable ? static_cast<std::size_t>(b) : next++] = b;
   }
-}
+  return bytes;
+}();
 
 // Appends the bytes of a piece; as it is, if a character in it stands for no byte.
-static void bpe_decode(std::string_view piece, std::span<const std::int16_t> bytes,
-                       std::string& out) {
+static void bpe_decode(std::string_view piece, std::string& out) {
   const std::size_t begin = out.size();
   for (std::size_t i = 0; i < piece.size();) {
     const Utf8Char c = utf8_decode(piece.substr(i));
-    const int byte = c.code_point < bytes.size() ? bytes[c.code_point] : -1;
+    const int byte = c.code_point < kBpeBytes.size() ? kBpeBytes[c.code_point] : -1;
     if (byte < 0) {
       out.resize(begin);
       out.append(piece);
@@ -42,71 +44,80 @@ static void bpe_decode(std::string_view piece, std::span<const std::int16_t> byt
   }
 }
 
+// Appends the bytes of a piece of the vocabulary.
+void BpeTokenizer::append_piece(std::string_view text, TokenType type, std::string& out) const {
+  if (type == TokenType::unused) return;
+  const int byte = type == TokenType::byte ? piece_byte(text) : -1;
+  if (byte >= 0) {
+    out.push_back(static_cast<char>(byte));
+  } else if (type != TokenType::normal && type != TokenType::byte) {
+    out.append(text);
+  } else if (pre_->characters) {
+    append_unmarked(text, out);
+  } else {
+    bpe_decode(text, out);
+  }
+}
+
 Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabulary) {
-  const PreTokenizer* pre = find_pre_tokenizer(vocabulary.pre);
-  if (!pre) {
+  const std::string_view name = vocabulary.model == "gemma4" ? "gemma4" : vocabulary.pre;
+  auto t = std::make_unique<BpeTokenizer>();
+  t->pre_ = find_pre_tokenizer(name);
+  if (!t->pre_) {
     return make_error(ErrorCode::unsupported,
                       "the pre-tokenizer '{}' (tokenizer.ggml.pre) is not supported; token ids "
-                      "still work",
-                      vocabulary.pre.substr(0, 64));
+                      "still work, and ModelOptions::default_pre_tokenizer takes the default one",
+                      name.substr(0, 64));
   }
-  auto t = std::make_unique<BpeTokenizer>();
-  t->pre_ = pre;
-  t->kind_ = "gpt2/" + std::string(pre->name);
-  t->add_bos_ = pre->add_bos;
+  t->kind_ = "gpt2/" + std::string(name);
+  t->add_bos_ = t->pre_->add_bos;
 
-  std::array<std::int16_t, 0x144> bytes;
-  for (std::uint32_t c = 0; c < bytes.size(); ++c)
-    bytes[c] = static_cast<std::int16_t>(bpe_byte(c));
   const std::size_t n_vocab = vocabulary.tokens.size();
   t->pieces_.reserve(n_vocab, vocabulary.token_bytes());
-  PieceTable table(n_vocab);
+  t->table_ = PieceTable(n_vocab);
   t->byte_tokens_.fill(-1);
   std::string piece;
   for (std::size_t i = 0; i < n_vocab; ++i) {
     const TokenType type = vocabulary.types[i];
+    const auto token = static_cast<Token>(i);
     piece.clear();
-    if (type == TokenType::normal || type == TokenType::byte) {
-      bpe_decode(vocabulary.tokens[i], bytes, piece);
-    } else if (type != TokenType::unused) {
-      piece = vocabulary.tokens[i];
-    }
+    t->append_piece(vocabulary.tokens[i], type, piece);
     t->pieces_.add(piece);
-    if (type != TokenType::normal || piece.empty()) continue;
-    table.insert(t->pieces_, static_cast<Token>(i));
+    const bool is_normal = type == TokenType::normal && !piece.empty();
+    if (is_normal) t->table_.insert(t->pieces_, token);
+    if (piece.size() != 1 || !(t->pre_->characters ? type == TokenType::byte : is_normal)) continue;
     Token& byte_token = t->byte_tokens_[static_cast<std::uint8_t>(piece[0])];
-    if (piece.size() == 1 && byte_token < 0) byte_token = static_cast<Token>(i);
+    if (byte_token < 0) byte_token = token;
   }
-
-  const std::size_t n_merges = vocabulary.merges.size();
-  t->merges_.reserve(n_merges);
-  t->slots_.assign(std::bit_ceil(n_merges + n_merges / 2 + 1), kBpeNone);
-  std::string left, right;
-  for (std::size_t i = 0; i < n_merges; ++i) {
-    const std::string_view text = vocabulary.merges[i];
-    const std::size_t space = text.find(' ', 1);
-    Token tokens[3] = {-1, -1, -1};
-    if (space != std::string_view::npos) {
-      left.clear();
-      right.clear();
-      bpe_decode(text.substr(0, space), bytes, left);
-      bpe_decode(text.substr(space + 1), bytes, right);
-      tokens[0] = table.find(t->pieces_, left);
-      tokens[1] = table.find(t->pieces_, right);
-      tokens[2] = table.find(t->pieces_, left + right);
-    }
-    if (std::min({tokens[0], tokens[1], tokens[2]}) < 0) {
-      return make_error(ErrorCode::invalid_file,
-                        "tokenizer.ggml.merges: entry {} ('{}') is not a pair of pieces of the "
-                        "vocabulary that make a third",
-                        i, text.substr(0, 64));
-    }
-    std::uint32_t& slot = t->slots_[t->find_slot(tokens[0], tokens[1])];
-    if (slot == kBpeNone) slot = static_cast<std::uint32_t>(t->merges_.size());
-    t->merges_.push_back({tokens[0], tokens[1], tokens[2]});
-  }
-  if (pre->ignore_merges) t->table_ = std::move(table);
+  t->read_merges(vocabulary);
+  if (!t->pre_->ignore_merges && !t->pre_->characters) t->table_ = {};
   return std::unique_ptr<Tokenizer>(std::move(t));
+}
+
+void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
+  const std::size_t n_merges = vocabulary.merges.size();
+  merges_.reserve(n_merges);
+  slots_.assign(std::bit_ceil(n_merges + n_merges / 2 + 1), kBpeNone);
+  std::unordered_map<std::string, Token> others;  // texts that are no pieces
+  const auto number = [&](const std::string& text) {
+    const Token token = table_.find(pieces_, text);
+    if (token >= 0) return token;
+    return others.try_emplace(text, static_cast<Token>(size() + others.size())).first->second;
+  };
+  std::string left, right;
+  for (const std::string_view text : vocabulary.merges) {
+    const std::size_t space = text.find(' ', 1);
+    if (space == std::string_view::npos) continue;
+    left.clear();
+    right.clear();
+    append_piece(text.substr(0, space), TokenType::normal, left);
+    append_piece(text.substr(space + 1), TokenType::normal, right);
+    const Token pair[2] = {number(left), number(right)};
+    std::uint32_t& slot = slots_[find_slot(pair[0], pair[1])];
+    if (slot != kBpeNone) continue;  // the first of equal ones counts
+    slot = static_cast<std::uint32_t>(merges_.size());
+    merges_.push_back({pair[0], pair[1], number(left + right)});
+  }
 }
 
 // The slot that holds the pair's rank, or the empty one where it belongs.
@@ -130,18 +141,29 @@ void BpeTokenizer::add_candidate(Work& work, std::uint32_t left, std::uint32_t r
   std::push_heap(work.heap.begin(), work.heap.end(), std::greater<>());
 }
 
-void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const {
+// The symbols that merging begins with. A byte without a piece is left out, so that its neighbours
+// meet; a character without one stays, for its byte pieces.
+void BpeTokenizer::split_symbols(std::string_view piece, Work& work) const {
   auto& symbols = work.symbols;
   symbols.clear();
-  for (const char byte : piece) {
-    const Token token = byte_tokens_[static_cast<std::uint8_t>(byte)];
-    if (token < 0) continue;
-    const auto i = static_cast<std::uint32_t>(symbols.size());
-    symbols.push_back({token, i == 0 ? kBpeNone : i - 1, i + 1});
+  for (std::size_t at = 0; at < piece.size();) {
+    const std::size_t length = pre_->characters ? utf8_decode(piece.substr(at)).length : 1;
+    const Token token = pre_->characters ? table_.find(pieces_, piece.substr(at, length))
+                                         : byte_tokens_[static_cast<std::uint8_t>(piece[at])];
+    if (token >= 0 || pre_->characters) {
+      const auto i = static_cast<std::uint32_t>(symbols.size());
+      const std::uint32_t previous = i == 0 ? kBpeNone : i - 1;
+      symbols.push_back({token, static_cast<std::uint32_t>(at), previous, i + 1});
+    }
+    at += length;
   }
-  if (symbols.empty()) return;
-  symbols.back().next = kBpeNone;
+  if (!symbols.empty()) symbols.back().next = kBpeNone;
+}
 
+void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const {
+  split_symbols(piece, work);
+  auto& symbols = work.symbols;
+  if (symbols.empty()) return;
   for (std::uint32_t i = 1; i < symbols.size(); ++i) add_candidate(work, i - 1, i);
   while (!work.heap.empty()) {
     const Candidate c = work.heap.front();
@@ -159,22 +181,62 @@ void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<T
     add_candidate(work, left.previous, c.left);
     add_candidate(work, c.left, left.next);
   }
-  for (std::uint32_t i = 0; i != kBpeNone; i = symbols[i].next) out.push_back(symbols[i].token);
+  for (std::uint32_t i = 0; i != kBpeNone; i = symbols[i].next) {
+    const Symbol& symbol = symbols[i];
+    if (symbol.token >= 0 && static_cast<std::size_t>(symbol.token) < size()) {
+      out.push_back(symbol.token);
+      continue;
+    }
+    const std::size_t end =
+        symbol.next == kBpeNone ? piece.size() : symbols[symbol.next].begin;
+    for (const char byte : piece.substr(symbol.begin, end - symbol.begin)) {
+      const Token token = byte_tokens_[static_cast<std::uint8_t>(byte)];
+      if (token >= 0) out.push_back(token);
+    }
+  }
+}
+
+void BpeTokenizer::add_piece(std::string_view piece, Work& work, std::vector<Token>& out) const {
+  CachedWord word;
+  CachedWord* slot = nullptr;
+  if (piece.size() < sizeof word.key) {
+    char bytes[sizeof word.key] = {};
+    std::memcpy(bytes, piece.data(), piece.size());
+    bytes[sizeof bytes - 1] = static_cast<char>(piece.size());
+    std::memcpy(word.key, bytes, sizeof bytes);
+    const std::uint64_t hash = (word.key[0] ^ word.key[1] * 0x9e3779b97f4a7c15u) *
+                               0x9e3779b97f4a7c15u;
+    slot = &work.words[static_cast<std::size_t>(hash >> 32) & (work.words.size() - 1)];
+    if (slot->n_tokens > 0 && slot->key[0] == word.key[0] && slot->key[1] == word.key[1]) {
+      out.insert(out.end(), slot->tokens, slot->tokens + slot->n_tokens);
+      return;
+    }
+  }
+  const std::size_t before = out.size();
+  const bool look_up = pre_->ignore_merges || (pre_->whole_newlines && piece[0] == '\n');
+  const Token whole = look_up ? table_.find(pieces_, piece) : -1;
+  if (whole >= 0) {
+    out.push_back(whole);
+  } else {
+    merge_piece(piece, work, out);
+  }
+  const std::size_t n = out.size() - before;
+  if (!slot || n == 0 || n > std::size(word.tokens)) return;
+  std::copy(out.begin() + static_cast<std::ptrdiff_t>(before), out.end(), word.tokens);
+  word.n_tokens = static_cast<std::uint32_t>(n);
+  *slot = word;
 }
 
 void BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
-  Work work;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = pre_->next(text, begin);
-    const std::string_view piece = text.substr(begin, end - begin);
-    begin = end;
-    const Token whole = pre_->ignore_merges ? table_.find(pieces_, piece) : -1;
-    if (whole >= 0) {
-      out.push_back(whole);
-    } else {
-      merge_piece(piece, work, out);
-    }
+  std::string plain;
+  if (pre_->characters && text.find(kSpaceMark) != std::string_view::npos) {
+    append_unmarked(text, plain);
+    text = plain;
   }
+  constexpr std::size_t kFewWords = 16, kManyWords = 8192;
+  Work work;
+  work.words.resize(std::bit_ceil(std::clamp(text.size() / 16, kFewWords, kManyWords)));
+  pre_->split(text, [&](std::string_view piece) { add_piece(piece, work, out); });
 }
 
 std::size_t BpeTokenizer::table_bytes() const noexcept {

@@ -1,6 +1,7 @@
-// Byte-level byte pair encoding (Sennrich et al. 2016; GPT-2's form): a pre-tokenizer cuts the text
-// into pieces; in each, the pair of neighbours with the best rank is merged until none is left.
-// Vocabularies write bytes as printable characters (GPT-2's table); here pieces are plain bytes.
+// Byte pair encoding (Sennrich et al. 2016): a pre-tokenizer cuts the text into pieces; in each, the
+// pair of neighbours with the best rank is merged until none is left. GPT-2's form starts from bytes
+// and writes them as printable characters; Gemma 4's starts from characters and falls back to byte
+// pieces. Here pieces are plain bytes.
 #pragma once
 
 #include <array>
@@ -16,12 +17,14 @@ class BpeTokenizer final : public Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> create(const Vocabulary& vocabulary);
 
  private:
+  // A merge may lead to a text that is no piece of the vocabulary, from which others go on. Such
+  // texts have numbers too, size() and above; -1 is a character without any.
   struct Merge {
     Token left, right, result;
   };
   struct Symbol {
-    Token token;  // -1: merged into its left neighbour
-    std::uint32_t previous, next;
+    Token token;  // -1 also: merged into its left neighbour
+    std::uint32_t begin, previous, next;
   };
   struct Candidate {
     std::uint32_t rank, left, right;
@@ -29,14 +32,24 @@ class BpeTokenizer final : public Tokenizer {
       return rank != o.rank ? rank > o.rank : left > o.left;
     }
   };
+  struct CachedWord {  // of at most 15 bytes and 3 tokens
+    std::uint64_t key[2] = {};
+    Token tokens[3] = {};
+    std::uint32_t n_tokens = 0;  // 0: empty
+  };
   struct Work {  // reused from piece to piece
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
+    std::vector<CachedWord> words;  // a power of two; texts repeat their words
   };
 
+  void read_merges(const Vocabulary& vocabulary);
+  void append_piece(std::string_view text, TokenType type, std::string& out) const;
   std::size_t find_slot(Token left, Token right) const;
   void add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const;
+  void split_symbols(std::string_view piece, Work& work) const;
   void merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
+  void add_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
   void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
   std::size_t table_bytes() const noexcept override;
 

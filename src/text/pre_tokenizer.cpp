@@ -575,7 +575,7 @@ static constexpr PreTokenizer kPreTokenizers[] = {
     {"viking", {kPreTokenBloomStep, kPreTokenNumbers<1>}},
     // \p{N}+ and (?=(\d{3})+(?!\d)); pieces may be several words.
     {"superbpe", {kPreTokenNumbers<SIZE_MAX>, pre_token_groups<kPreTokenDigit, false>}},
-    {"gemma4 granite-embed-multi-311m", {kPreTokenLinesStep}, false, true, true},
+    {"gemma4 granite-embed-multi-311m", {kPreTokenLinesStep}, false, true, true, true},
     {"sarvam-moe", {kPreTokenLinesStep}, false, false, true},
 };
 

@@ -28,6 +28,7 @@ struct PreTokenizer {
   /// Pieces are merged from characters instead of bytes, spaces are written U+2581, and characters
   /// that are no piece are written in byte pieces, as in SentencePiece.
   bool characters = false;
+  bool whole_newlines = false;  ///< as ignore_merges, for runs of newlines alone
 
   /// Calls use(piece) for the pieces of a text, in order.
   template <class Use>
@@ -46,6 +47,9 @@ struct PreTokenizer {
     }
   }
 };
+
+/// What files without a name get.
+inline constexpr std::string_view kDefaultPreTokenizer = "default";
 
 /// nullptr: not known.
 const PreTokenizer* find_pre_tokenizer(std::string_view name);

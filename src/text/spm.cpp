@@ -7,33 +7,12 @@
 
 #include <algorithm>
 
+#include "text/piece_text.hpp"
 #include "text/unicode.hpp"
 
 namespace decant::detail {
 
 static constexpr std::uint32_t kSpmNone = 0xffffffff;
-static constexpr std::string_view kSpmSpace = "\xe2\x96\x81";  // U+2581
-
-static void spm_append_plain(std::string_view text, std::string& out) {
-  for (std::size_t mark; (mark = text.find(kSpmSpace)) != std::string_view::npos;) {
-    out.append(text, 0, mark);
-    out.push_back(' ');
-    text.remove_prefix(mark + kSpmSpace.size());
-  }
-  out.append(text);
-}
-
-// The byte that a piece like <0x0A> stands for, or -1.
-static int spm_byte(std::string_view piece) {
-  if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') return -1;
-  int byte = 0;
-  for (const char c : piece.substr(3, 2)) {
-    const std::size_t digit = std::string_view("0123456789ABCDEF").find(c);
-    if (digit == std::string_view::npos) return -1;
-    byte = byte * 16 + static_cast<int>(digit);
-  }
-  return byte;
-}
 
 Result<std::unique_ptr<Tokenizer>> SpmTokenizer::create(const Vocabulary& vocabulary) {
   if (vocabulary.scores.empty()) {
@@ -57,7 +36,7 @@ Result<std::unique_ptr<Tokenizer>> SpmTokenizer::create(const Vocabulary& vocabu
     const std::string_view text = vocabulary.tokens[i];
     piece.clear();
     if (type == TokenType::byte) {
-      const int byte = spm_byte(text);
+      const int byte = piece_byte(text);
       if (byte < 0) {
         return make_error(ErrorCode::invalid_file,
                           "tokenizer.ggml.tokens: byte piece {} ('{}') does not look like <0x0A>",
@@ -66,7 +45,7 @@ Result<std::unique_ptr<Tokenizer>> SpmTokenizer::create(const Vocabulary& vocabu
       piece.push_back(static_cast<char>(byte));
       t->byte_tokens_[static_cast<std::size_t>(byte)] = token;
     } else if (type == TokenType::normal || type == TokenType::user_defined) {
-      spm_append_plain(text, piece);
+      append_unmarked(text, piece);
     } else if (type != TokenType::unused) {
       piece = text;
     }
@@ -99,9 +78,9 @@ void SpmTokenizer::add_candidate(Work& work, std::uint32_t left, std::uint32_t r
 
 void SpmTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
   std::string plain;
-  if (space_prefix_ || text.find(kSpmSpace) != std::string_view::npos) {
+  if (space_prefix_ || text.find(kSpaceMark) != std::string_view::npos) {
     if (space_prefix_) plain.push_back(' ');
-    spm_append_plain(text, plain);
+    append_unmarked(text, plain);
     text = plain;
   }
 

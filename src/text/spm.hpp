@@ -50,7 +50,6 @@ class SpmTokenizer final : public Tokenizer {
   std::array<Token, 256> byte_tokens_;  // -1: none
   Token unknown_ = -1;                  // -1: none
   std::size_t longest_piece_ = 0;       // bytes
-  bool space_prefix_ = true;  // a space goes in front of every text and after special tokens
 };
 
 }  // namespace decant::detail

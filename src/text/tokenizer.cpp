@@ -5,6 +5,8 @@
 
 #include "text/bpe.hpp"
 #include "text/spm.hpp"
+#include "text/unigram.hpp"
+#include "text/word_piece.hpp"
 
 namespace decant::detail {
 
@@ -35,10 +37,14 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
                       vocabulary.token_bytes());
   }
   std::unique_ptr<Tokenizer> t;
-  if (vocabulary.model == "gpt2") {
+  if (vocabulary.model == "gpt2" || vocabulary.model == "gemma4") {
     DECANT_ASSIGN(t, BpeTokenizer::create(vocabulary));
   } else if (vocabulary.model == "llama") {
     DECANT_ASSIGN(t, SpmTokenizer::create(vocabulary));
+  } else if (vocabulary.model == "t5") {
+    DECANT_ASSIGN(t, UnigramTokenizer::create(vocabulary));
+  } else if (vocabulary.model == "bert") {
+    DECANT_ASSIGN(t, WordPieceTokenizer::create(vocabulary));
   } else {
     return make_error(ErrorCode::unsupported,
                       "the tokenizer '{}' (tokenizer.ggml.model) is not supported; token ids still "
@@ -46,8 +52,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
                       vocabulary.model.substr(0, 64));
   }
 
-  t->bos_ = vocabulary.bos;
+  if (!t->bos_) t->bos_ = vocabulary.bos;
   t->add_bos_ = t->bos_ && vocabulary.add_bos.value_or(t->add_bos_);
+  if (vocabulary.add_eos.value_or(false) && !t->closing_) t->closing_ = vocabulary.eos;
+  t->is_special_.resize(t->size());
   std::vector<SpecialTokens::Entry> always, control;
   for (const auto& id : {vocabulary.eos, vocabulary.eot}) {
     if (id) t->end_tokens_.push_back(*id);
@@ -63,6 +71,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
     } else {
       continue;
     }
+    t->is_special_[i] = true;
     const auto ends = std::span(kTokenizerEnds);
     if (std::find(ends.begin(), ends.end(), text) != ends.end()) t->end_tokens_.push_back(token);
   }
@@ -117,7 +126,14 @@ Status Tokenizer::detokenize(std::span<const Token> tokens, std::string& out) co
                       "token {} at position {} is outside the vocabulary (0 to {})", tokens[i], i,
                       size() - 1);
   }
-  for (const Token token : tokens) out.append(piece_bytes(token));
+  bool prefixed = space_prefix_;
+  for (const Token token : tokens) {
+    std::string_view piece = piece_bytes(token);
+    const bool special = is_special_[static_cast<std::size_t>(token)];
+    if (prefixed && !special && piece.starts_with(' ')) piece.remove_prefix(1);
+    out.append(piece);
+    prefixed = space_prefix_ && special;
+  }
   return {};
 }
 
@@ -132,7 +148,7 @@ bool Tokenizer::is_end(Token token) const noexcept {
 
 std::size_t Tokenizer::memory_bytes() const noexcept {
   return table_bytes() + pieces_.memory_bytes() + specials_.memory_bytes() +
-         end_tokens_.capacity() * sizeof(Token) + kind_.capacity();
+         end_tokens_.capacity() * sizeof(Token) + is_special_.capacity() / 8 + kind_.capacity();
 }
 
 }  // namespace decant::detail

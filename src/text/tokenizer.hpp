@@ -1,6 +1,6 @@
 // Text to token ids and back. A Tokenizer is built from a Vocabulary and keeps its own copy of what
 // it needs. Here: what all kinds share (pieces, special tokens, end tokens, splitting a text at
-// special tokens); the kinds themselves are in bpe.cpp and spm.cpp.
+// special tokens); the kinds themselves are in bpe.cpp, spm.cpp, unigram.cpp and word_piece.cpp.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,8 @@ class Tokenizer {
   /// Errors: invalid_argument (more than kMaxTextBytes bytes); then `out` is unchanged.
   Status tokenize(std::span<const TextSpan> spans, std::vector<Token>& out) const;
 
-  /// Appends the exact bytes of the tokens: the pieces one after another.
+  /// Appends the text of the tokens: the bytes of the pieces one after another, without the space
+  /// that the tokenizer itself puts in front of a text and after control tokens.
   /// Errors: invalid_argument (an id outside the vocabulary); then `out` is unchanged.
   Status detokenize(std::span<const Token> tokens, std::string& out) const;
 
@@ -56,6 +57,8 @@ class Tokenizer {
   bool is_end(Token token) const noexcept;
   std::optional<Token> bos() const noexcept { return bos_; }
   bool add_bos() const noexcept { return add_bos_; }  ///< raw text begins with bos(), which exists
+  /// What raw text ends with, if anything: the end of the text, or BERT's separator.
+  std::optional<Token> closing() const noexcept { return closing_; }
   std::size_t size() const noexcept { return pieces_.size(); }
   std::string_view kind() const noexcept { return kind_; }  ///< "gpt2/smollm", "llama", ...
   /// What this object holds.
@@ -70,8 +73,10 @@ class Tokenizer {
   Pieces pieces_;
   SpecialTokens specials_;
   std::vector<Token> end_tokens_;
-  std::optional<Token> bos_;
+  std::vector<bool> is_special_;  // [n_vocab] control, unknown or user-defined
+  std::optional<Token> bos_, closing_;
   bool add_bos_ = false;
+  bool space_prefix_ = false;  // a space goes in front of every text and after special tokens
   std::string kind_;
 };
 

@@ -10,20 +10,22 @@ namespace decant::detail {
 
 /// General categories, as far as anything asks for them, and White_Space (which comes first).
 enum class UnicodeClass : std::uint8_t {
-  other,
-  upper,      // Lu
-  lower,      // Ll
-  title,      // Lt
-  modifier,   // Lm
-  caseless,   // Lo
-  mark,       // M
-  digit,      // Nd
-  numeral,    // Nl
-  number,     // No
-  connector,  // Pc
+  unassigned,  // Cn; also what is no code point
+  upper,       // Lu
+  lower,       // Ll
+  title,       // Lt
+  modifier,    // Lm
+  caseless,    // Lo
+  accent,      // Mn
+  mark,        // Mc, Me
+  digit,       // Nd
+  numeral,     // Nl
+  number,      // No
+  connector,   // Pc
   punctuation,
   symbol,
   space,
+  control,  // Cc, Cf, Co, Cs
 };
 
 /// A set of classes: one bit each.
@@ -35,7 +37,8 @@ constexpr UnicodeSet unicode_set(Classes... classes) {
 inline constexpr UnicodeSet kUnicodeLetter =
     unicode_set(UnicodeClass::upper, UnicodeClass::lower, UnicodeClass::title,
                 UnicodeClass::modifier, UnicodeClass::caseless);
-inline constexpr UnicodeSet kUnicodeMark = unicode_set(UnicodeClass::mark);
+inline constexpr UnicodeSet kUnicodeMark =
+    unicode_set(UnicodeClass::accent, UnicodeClass::mark);
 inline constexpr UnicodeSet kUnicodeNumber =
     unicode_set(UnicodeClass::digit, UnicodeClass::numeral, UnicodeClass::number);
 inline constexpr UnicodeSet kUnicodePunctuation =
@@ -50,14 +53,16 @@ struct UnicodeBareSplit {
 
 // Written by src/tools/unicode_tables.py (unicode_tables.cpp).
 extern const std::uint8_t kUnicodeBlocks[1600];     // of 128 code points, below U+32000
-extern const std::uint64_t kUnicodeClasses[1904];   // 16 code points each
+extern const std::uint64_t kUnicodeClasses[1912];   // 16 code points each
 extern const std::uint64_t kUnicodeBare[2000];      // from << 21 | to, ascending
 extern const UnicodeBareSplit kUnicodeBareSplits[43];
 
-/// `other` for anything that is not a code point.
 inline UnicodeClass unicode_class(std::uint32_t c) {
-  if (c >= 0x32000) {  // planes above hold no letters, only variation selectors
-    return c >= 0xe0100 && c < 0xe01f0 ? UnicodeClass::mark : UnicodeClass::other;
+  if (c >= 0x32000) {  // no letters: variation selectors, tags, private use
+    if (c >= 0xe0100 && c < 0xe01f0) return UnicodeClass::accent;
+    const bool tag = c == 0xe0001 || (c >= 0xe0020 && c < 0xe0080);
+    const bool own = c >= 0xf0000 && c < 0x110000 && (c & 0xffff) < 0xfffe;
+    return tag || own ? UnicodeClass::control : UnicodeClass::unassigned;
   }
   const std::uint64_t sixteen = kUnicodeClasses[kUnicodeBlocks[c >> 7] * 8u + (c >> 4 & 7)];
   return static_cast<UnicodeClass>(sixteen >> 4 * (c & 15) & 15);

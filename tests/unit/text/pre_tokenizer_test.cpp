@@ -76,6 +76,7 @@ TEST_CASE("classes of code points") {
   CHECK(count(unicode_set(UnicodeClass::title)) == 31);
   CHECK(count(unicode_set(UnicodeClass::modifier)) == 334);
   CHECK(count(kUnicodeMark) == 2408);
+  CHECK(count(unicode_set(UnicodeClass::accent)) == 1950);
   CHECK(count(kUnicodeNumber) == 1791);
   CHECK(count(unicode_set(UnicodeClass::digit)) == 660);
   CHECK(count(unicode_set(UnicodeClass::numeral)) == 236);
@@ -83,8 +84,9 @@ TEST_CASE("classes of code points") {
   CHECK(count(unicode_set(UnicodeClass::connector)) == 10);
   CHECK(count(kUnicodeSymbol) == 7741);
   CHECK(count(kUnicodeSpace) == 25);
-  CHECK(unicode_class(0xffffffff) == UnicodeClass::other);
-  CHECK(unicode_class(0x110000) == UnicodeClass::other);
+  CHECK(count(unicode_set(UnicodeClass::control)) == 65 - 6 + 163 + 137468 + 2048);
+  CHECK(unicode_class(0xffffffff) == UnicodeClass::unassigned);
+  CHECK(unicode_class(0x110000) == UnicodeClass::unassigned);
   for (const std::uint32_t c :
        {0x41u, 0xe9u, 0x17fu, 0x3b1u, 0x5b57u, 0xac00u, 0x1d400u, 0x2fa1du, 0x3134au}) {
     CHECK(unicode_is(c, kUnicodeLetter));
@@ -98,8 +100,8 @@ TEST_CASE("classes of code points") {
   for (const std::uint32_t c : {0x301u, 0x20ddu, 0xe0100u, 0xe01efu}) {
     CHECK(unicode_is(c, kUnicodeMark));
   }
-  for (const std::uint32_t c : {0x0u, 0x1cu, 0x200bu, 0x180eu, 0xe01f0u, 0xf0000u}) {
-    CHECK(unicode_class(c) == UnicodeClass::other);
+  for (const std::uint32_t c : {0x0u, 0x1cu, 0x200bu, 0x180eu, 0xe0020u, 0xf0000u, 0x10fffdu}) {
+    CHECK(unicode_class(c) == UnicodeClass::control);
   }
 }
 
