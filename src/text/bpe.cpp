@@ -28,8 +28,9 @@ static constexpr std::array<std::int16_t, 0x144> kBpeBytes = [] {
   return bytes;
 }();
 
-// Appends the bytes of a piece; as it is, if a character in it stands for no byte.
-static void bpe_decode(std::string_view piece, std::string& out) {
+// Appends the bytes of a piece. If a character in it stands for no byte, appends it as it is and
+// returns false: no text leads to it.
+static bool bpe_decode(std::string_view piece, std::string& out) {
   const std::size_t begin = out.size();
   for (std::size_t i = 0; i < piece.size();) {
     const Utf8Char c = utf8_decode(piece.substr(i));
@@ -37,26 +38,30 @@ static void bpe_decode(std::string_view piece, std::string& out) {
     if (byte < 0) {
       out.resize(begin);
       out.append(piece);
-      return;
+      return false;
     }
     out.push_back(static_cast<char>(byte));
     i += c.length;
   }
+  return true;
 }
 
-// Appends the bytes of a piece of the vocabulary.
-void BpeTokenizer::append_piece(std::string_view text, TokenType type, std::string& out) const {
-  if (type == TokenType::unused) return;
+// Appends the bytes of a piece of the vocabulary. True if merging may lead to it.
+bool BpeTokenizer::append_piece(std::string_view text, TokenType type, std::string& out) const {
+  if (type == TokenType::unused) return false;
   const int byte = type == TokenType::byte ? piece_byte(text) : -1;
   if (byte >= 0) {
     out.push_back(static_cast<char>(byte));
-  } else if (type != TokenType::normal && type != TokenType::byte) {
-    out.append(text);
-  } else if (pre_->characters) {
-    append_unmarked(text, out);
-  } else {
-    bpe_decode(text, out);
+    return false;
   }
+  const bool reachable = type == TokenType::normal && !text.empty();
+  if (type != TokenType::normal && type != TokenType::byte) {
+    out.append(text);
+    return false;
+  }
+  if (!pre_->characters) return bpe_decode(text, out) && reachable;
+  append_unmarked(text, out);
+  return reachable;
 }
 
 Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabulary) {
@@ -81,11 +86,11 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabu
     const TokenType type = vocabulary.types[i];
     const auto token = static_cast<Token>(i);
     piece.clear();
-    t->append_piece(vocabulary.tokens[i], type, piece);
+    const bool reachable = t->append_piece(vocabulary.tokens[i], type, piece);
     t->pieces_.add(piece);
-    const bool is_normal = type == TokenType::normal && !piece.empty();
-    if (is_normal) t->table_.insert(t->pieces_, token);
-    if (piece.size() != 1 || !(t->pre_->characters ? type == TokenType::byte : is_normal)) continue;
+    if (reachable) t->table_.insert(t->pieces_, token);
+    const bool is_byte = t->pre_->characters ? type == TokenType::byte : reachable;
+    if (piece.size() != 1 || !is_byte) continue;
     Token& byte_token = t->byte_tokens_[static_cast<std::uint8_t>(piece[0])];
     if (byte_token < 0) byte_token = token;
   }
@@ -110,8 +115,10 @@ void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
     if (space == std::string_view::npos) continue;
     left.clear();
     right.clear();
-    append_piece(text.substr(0, space), TokenType::normal, left);
-    append_piece(text.substr(space + 1), TokenType::normal, right);
+    if (!append_piece(text.substr(0, space), TokenType::normal, left) ||
+        !append_piece(text.substr(space + 1), TokenType::normal, right)) {
+      continue;
+    }
     const Token pair[2] = {number(left), number(right)};
     std::uint32_t& slot = slots_[find_slot(pair[0], pair[1])];
     if (slot != kBpeNone) continue;  // the first of equal ones counts

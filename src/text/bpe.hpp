@@ -44,7 +44,7 @@ class BpeTokenizer final : public Tokenizer {
   };
 
   void read_merges(const Vocabulary& vocabulary);
-  void append_piece(std::string_view text, TokenType type, std::string& out) const;
+  bool append_piece(std::string_view text, TokenType type, std::string& out) const;
   std::size_t find_slot(Token left, Token right) const;
   void add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const;
   void split_symbols(std::string_view piece, Work& work) const;
