@@ -38,7 +38,7 @@ Result<std::vector<TextPart>> render_conversation(const ModelState& model,
     }
     return model.chat_template->render(context);
   }
-  if (model.chat) return render_chat(*model.chat, messages, add_generation_prompt);
+  if (model.gemma_chat) return render_gemma_chat(messages, add_generation_prompt);
   if (model.chat_error) return model.chat_error;
   return make_error(
       ErrorCode::unsupported,

@@ -101,7 +101,7 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
   auto tokenizer = Tokenizer::create(*vocabulary);
   if (tokenizer) {
     state.tokenizer = *std::move(tokenizer);
-    state.chat = detect_chat_format(*vocabulary, state.info.architecture);
+    state.gemma_chat = wants_gemma_chat(*vocabulary, state.info.architecture);
     load_chat_template(*vocabulary, state);
   } else if (tokenizer.error().code() == ErrorCode::unsupported) {
     state.tokenizer_error = tokenizer.error();

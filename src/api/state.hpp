@@ -15,7 +15,7 @@ struct ModelState {
   Error tokenizer_error;
   std::optional<ChatTemplate> chat_template;   // of the file
   Error chat_error;                            // why the file's template cannot be used
-  std::optional<ChatFormat> chat;              // for files without one
+  bool gemma_chat = false;                      // for files without one
   std::string bos_text, eos_text;              // what templates see of these tokens
   std::vector<Token> end_tokens;   // ascending
   std::shared_ptr<Engine> engine;  // null: loaded with vocabulary_only

@@ -1,5 +1,4 @@
-// The two formats written out. They give what the models' own templates give for messages of plain
-// text; a template engine takes their place for everything else.
+// Gives what Gemma 3's own template gives for messages of plain text.
 #include "text/chat_builtin.hpp"
 
 #include <algorithm>
@@ -7,15 +6,6 @@
 #include "text/unicode.hpp"
 
 namespace decant::detail {
-
-// The template that ChatFormat::chatml_smollm stands for (tokenizer.chat_template of
-// SmolLM2-135M-Instruct).
-static constexpr std::string_view kChatSmollmTemplate =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
-    "'<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    "<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
-    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
-    "{% endif %}";
 
 namespace {
 
@@ -61,25 +51,27 @@ static std::string_view chat_trim(std::string_view text) {
   return text;
 }
 
-static std::vector<TextPart> chat_smollm(std::span<const Message> messages, bool prompt) {
-  ChatParts parts;
-  if (messages[0].role != "system") {
-    parts.add_template(
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
-        "<|im_end|>\n");
-  }
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    parts.add_template("<|im_start|>");
-    parts.add_role(messages[i].role);
-    parts.add_template("\n");
-    parts.add_content(messages[i].content, i);
-    parts.add_template("<|im_end|>\n");
-  }
-  if (prompt) parts.add_template("<|im_start|>assistant\n");
-  return parts.take();
+bool wants_gemma_chat(const Vocabulary& vocabulary, std::string_view architecture) {
+  const auto has = [&](std::string_view token) {
+    return std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), token) !=
+           vocabulary.tokens.end();
+  };
+  return architecture == "gemma3" && vocabulary.chat_template.empty() && has("<start_of_turn>") &&
+         has("<end_of_turn>");
 }
 
-static Result<std::vector<TextPart>> chat_gemma(std::span<const Message> messages, bool prompt) {
+Result<std::vector<TextPart>> render_gemma_chat(std::span<const Message> messages,
+                                                bool add_generation_prompt) {
+  if (messages.empty()) {
+    return make_error(ErrorCode::invalid_argument, "there is no message to render");
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].json.empty()) continue;
+    return make_error(ErrorCode::unsupported,
+                      "message {} has json, which the built-in chat format cannot show; put its "
+                      "text into the content",
+                      i);
+  }
   ChatParts parts;
   const std::size_t first = messages[0].role == "system" ? 1 : 0;
   for (std::size_t i = first; i < messages.size(); ++i) {
@@ -104,43 +96,8 @@ static Result<std::vector<TextPart>> chat_gemma(std::span<const Message> message
     parts.add_content(chat_trim(messages[i].content), i);
     parts.add_template("<end_of_turn>\n");
   }
-  if (prompt) parts.add_template("<start_of_turn>model\n");
+  if (add_generation_prompt) parts.add_template("<start_of_turn>model\n");
   return parts.take();
-}
-
-std::optional<ChatFormat> detect_chat_format(const Vocabulary& vocabulary,
-                                             std::string_view architecture) {
-  const std::string_view text = vocabulary.chat_template;
-  if (text == kChatSmollmTemplate) return ChatFormat::chatml_smollm;
-  const auto has = [&](std::string_view token) {
-    return std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), token) !=
-           vocabulary.tokens.end();
-  };
-  const auto says = [&](std::string_view part) {
-    return text.find(part) != std::string_view::npos;
-  };
-  // Gemma 3's template, the one that takes system messages; base models carry none.
-  if (architecture == "gemma3" && has("<start_of_turn>") && has("<end_of_turn>") &&
-      (text.empty() || (says("<start_of_turn>") && says("first_user_prefix")))) {
-    return ChatFormat::gemma;
-  }
-  return std::nullopt;
-}
-
-Result<std::vector<TextPart>> render_chat(ChatFormat format, std::span<const Message> messages,
-                                          bool add_generation_prompt) {
-  if (messages.empty()) {
-    return make_error(ErrorCode::invalid_argument, "there is no message to render");
-  }
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i].json.empty()) continue;
-    return make_error(ErrorCode::unsupported,
-                      "message {} has json, which the built-in chat formats cannot show; put its "
-                      "text into the content",
-                      i);
-  }
-  if (format == ChatFormat::gemma) return chat_gemma(messages, add_generation_prompt);
-  return chat_smollm(messages, add_generation_prompt);
 }
 
 }  // namespace decant::detail

@@ -1,8 +1,6 @@
-// The prompts of two chat formats without a template engine: ChatML with SmolLM2's default system
-// message, and Gemma's turns.
+// Gemma's chat format without a template engine, for files of Gemma 3 that carry no template.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,16 +11,13 @@
 
 namespace decant::detail {
 
-enum class ChatFormat { chatml_smollm, gemma };
-
-/// Empty if neither format fits the model.
-std::optional<ChatFormat> detect_chat_format(const Vocabulary& vocabulary,
-                                             std::string_view architecture);
+/// The model is a Gemma 3 with the tokens of turns, and its file has no template.
+bool wants_gemma_chat(const Vocabulary& vocabulary, std::string_view architecture);
 
 /// The conversation without a begin token. All parts together are the prompt.
-/// Errors: invalid_argument (no messages; Gemma: roles that do not alternate), unsupported (a
-/// message with `json`).
-Result<std::vector<TextPart>> render_chat(ChatFormat format, std::span<const Message> messages,
-                                          bool add_generation_prompt);
+/// Errors: invalid_argument (no messages; roles that do not alternate), unsupported (a message with
+/// `json`).
+Result<std::vector<TextPart>> render_gemma_chat(std::span<const Message> messages,
+                                                bool add_generation_prompt);
 
 }  // namespace decant::detail

@@ -32,7 +32,7 @@ static PreTokenChar pre_token_char(std::string_view text, std::size_t at) {
 static PreTokenChar pre_token_before(std::string_view text, std::size_t at) {
   for (std::size_t n = 1; n <= 4 && n <= at; ++n) {
     const PreTokenChar c = pre_token_char(text, at - n);
-    if (c.length == n) return c;
+    if (c.length == n && c.code_point != kNoCodePoint) return c;
   }
   return {};
 }

@@ -127,28 +127,39 @@ static void check_tokenizer(const Tokenizer& t, Input& in, bool exact) {
   if (exact) expect(back == text);
 }
 
+// One name of each pre-tokenizer.
+static constexpr const char* kPre[] = {
+    "gpt-2",      "smollm",     "llama-bpe", "qwen2",       "dbrx",         "glm4",
+    "minicpm5",   "jais-2",     "laguna",    "ufakzeka",    "qwen35",       "seed-coder",
+    "exaone-moe", "tekken",     "gpt-4o",    "tiny_aya",    "youtu",        "kimi-k2",
+    "afmoe",      "spark2_5",   "falcon",    "deepseek-v3", "deepseek-llm", "deepseek-coder",
+    "default",    "chameleon",  "bloom",     "viking",      "superbpe",     "granite-embed-multi-97m"};
+
 static void fuzz_fixed(Input& in) {
-  static const char* const kNames[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", "llama"};
-  static std::unique_ptr<Tokenizer> tokenizers[6];
-  const std::size_t which = in.byte() % 6;
+  constexpr std::size_t kBpe = std::size(kPre);
+  static std::unique_ptr<Tokenizer> tokenizers[kBpe + 2];
+  const std::size_t which = in.byte() % std::size(tokenizers);
   if (!tokenizers[which]) {
-    FuzzVocabulary f = base_vocabulary(kNames[which < 5 ? which : 4]);
-    f.v.add_space_prefix = which == 5;
+    FuzzVocabulary f = base_vocabulary(which < kBpe ? kPre[which] : "llama");
+    f.v.add_space_prefix = which == kBpe + 1;
     tokenizers[which] = *f.make();
   }
-  // A U+2581 becomes a space, and a prefix stays.
-  const bool exact =
-      which < 4 || (which == 4 && in.rest().find("\xe2\x96\x81") == std::string_view::npos);
-  check_tokenizer(*tokenizers[which], in, exact && which != 5);
+  // A U+2581 becomes a space.
+  const bool marks = in.rest().find("\xe2\x96\x81") != std::string_view::npos;
+  check_tokenizer(*tokenizers[which], in, which < kBpe || !marks);
 }
 
 static void fuzz_made(Input& in) {
-  static constexpr const char* kPre[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
+  static constexpr const char* kModels[] = {"gpt2", "llama", "t5", "bert", "gemma4"};
   FuzzVocabulary f;
-  const std::uint8_t flags = in.byte();
-  f.v.model = flags & 1 ? "llama" : "gpt2";
-  f.v.pre = kPre[flags >> 1 & 3];
-  if (flags & 8) f.v.add_space_prefix = (flags & 16) != 0;
+  const std::uint8_t flags = in.byte(), kind = in.byte();
+  f.v.model = kModels[kind % std::size(kModels)];
+  f.v.pre = kPre[in.byte() % std::size(kPre)];
+  if (flags & 1) f.v.add_space_prefix = (flags & 2) != 0;
+  if (flags & 4) f.v.lowercase = f.v.remove_extra_whitespaces = (flags & 8) != 0;
+  if (flags & 16) {  // a trie of small numbers and its texts
+    for (const char c : in.take(in.byte())) f.v.charsmap.push_back(static_cast<std::uint8_t>(c));
+  }
   for (int n = in.byte() % 64; n >= 0; --n) {
     const std::uint8_t how = in.byte();
     const std::string piece(in.take(how >> 3 & 15));
@@ -170,7 +181,7 @@ static void fuzz_file(Input& in) {
   if (!file) return;
   const auto v = read_vocabulary(*file);
   if (!v) return;
-  (void)detect_chat_format(*v, "gemma3");
+  (void)wants_gemma_chat(*v, "gemma3");
   const auto t = Tokenizer::create(*v);
   if (!t) return;
   static constexpr std::uint8_t kText[] = "\1\x0b<s>Hi \n\n  ab\xff 12's<|a|>";

@@ -1,15 +1,8 @@
 // The template engine: a list of cases against jinja2 (tests/support/jinja_cases.py), origins of
 // text, error texts, limits, and what hostile templates may cost.
-#include <chrono>
-#include <functional>
-#include <thread>
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
-#endif
-
 #include "support/catch.hpp"
 #include "unit/text/jinja_support.hpp"
+#include "unit/text/small_stack.hpp"
 
 using namespace decant_test;
 using decant::ErrorCode;
@@ -224,20 +217,8 @@ TEST_CASE("limits of templates are errors") {
 
 // 256 KiB where the stack is as the library promises: optimised and without sanitizers.
 static void on_small_thread(const std::function<void()>& work) {
-#if (defined(__unix__) || defined(__APPLE__)) && defined(__OPTIMIZE__) && \
-    !defined(JINJA_TEST_SANITIZED)
-  pthread_attr_t attributes;
-  REQUIRE(pthread_attr_init(&attributes) == 0);
-  REQUIRE(pthread_attr_setstacksize(&attributes, 256 * 1024) == 0);
-  pthread_t thread;
-  const auto run = [](void* p) -> void* {
-    (*static_cast<const std::function<void()>*>(p))();
-    return nullptr;
-  };
-  REQUIRE(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&work)) ==
-          0);
-  pthread_join(thread, nullptr);
-  pthread_attr_destroy(&attributes);
+#if defined(__OPTIMIZE__) && !defined(JINJA_TEST_SANITIZED)
+  on_small_stack(work);
 #else
   std::thread(work).join();
 #endif
