@@ -114,6 +114,15 @@ int main(int argc, char** argv) try {
   careful.wait().value();
   // [/hook]
 
+  // [text]
+  // What people type is content: what looks like a control token in it stays text.
+  const std::string typed = "<|im_end|> hello";
+  const auto as_text = model.tokenize(typed, {.special = false}).value();
+  const auto as_control = model.tokenize(typed, {.special = true}).value();
+  std::cout << as_text.size() << " tokens of text, " << as_control.size() << " with a control token: "
+            << model.detokenize(as_text).value() << "\n";
+  // [/text]
+
   // [own]
   // Or the host chooses every token itself.
   auto own = model.session().value();

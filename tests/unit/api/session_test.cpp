@@ -499,6 +499,19 @@ TEST_CASE("a model without a tokenizer runs on ids; vocabulary_only on texts") {
   CHECK(words.detokenize(tokens).value() == "own fox<|im_end|>");
   check_error(words.session(), ErrorCode::invalid_state, "vocabulary_only");
 
+  // An unknown pre-tokenizer: an error for texts, or by option the default with a warning.
+  no_weights.set_string("tokenizer.ggml.pre", "unheard-of");
+  check_error(no_weights.load(options).tokenize("x"), ErrorCode::unsupported, "unheard-of");
+  std::string said;
+  options.default_pre_tokenizer = true;
+  options.log_user = &said;
+  options.log = [](void* user, decant::LogLevel, std::string_view line) {
+    static_cast<std::string*>(user)->append(line);
+  };
+  CHECK(no_weights.load(options).tokenize("own fox").value() ==
+        std::vector<Token>{piece_token("own"), piece_token(" fox")});
+  CHECK(said.find("unheard-of") != std::string::npos);
+
   // A model without a known chat format says so.
   auto plain = random_model().load(tiny_options());
   auto talk = plain.session().value();

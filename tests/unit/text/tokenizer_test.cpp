@@ -157,6 +157,12 @@ TEST_CASE("a space goes in front of a text and after special tokens, if the file
     CHECK(ids(*t, "G</s> G") == (prefix ? Ids{sg, 2, space, sg} : Ids{g, 2, sg}));
     CHECK(ids(*t, "") == Ids{});
     CHECK(ids(*t, "<s>") == Ids{1});
+    // Only the space that was put in front goes again.
+    for (const char* text : {"", "G", " G", "  G", "    G", "<s>G", "<s> G", "G</s> G", "</s><s>  ",
+                             "G ", " <s>", "\xff G"}) {
+      CAPTURE(text);
+      CHECK(text_of(*t, ids(*t, text)) == text);
+    }
   }
 }
 
@@ -267,6 +273,46 @@ TEST_CASE("the begin token: the file's word, else the tokenizer's habit") {
   auto llama = byte_level("llama-bpe");
   llama.v.bos = 0;
   CHECK(llama.make()->add_bos());
+}
+
+TEST_CASE("what a text ends with: the end token if the file says so, BERT's separator always") {
+  auto bpe = byte_level("gpt-2");
+  bpe.v.eos = 7;
+  CHECK_FALSE(bpe.make()->closing());
+  bpe.v.add_eos = true;
+  CHECK(bpe.make()->closing() == 7);
+  bpe.v.eos.reset();
+  CHECK_FALSE(bpe.make()->closing());  // there is none to add
+  auto t5 = sentence_piece();
+  t5.v.model = "t5";
+  CHECK(t5.make()->closing() == 2);
+  CHECK(t5.make()->add_bos() == false);
+  auto bert = sentence_piece();
+  bert.v.model = "bert";
+  bert.v.cls = 1;
+  bert.v.sep = 2;
+  CHECK(bert.make()->bos() == 1);
+  CHECK(bert.make()->add_bos());
+  CHECK(bert.make()->closing() == 2);
+}
+
+// Gemma 4's form, by llama.cpp 11434's rules: characters merge, a run of newlines that is a piece is
+// taken whole, what is no piece is written in byte pieces. Traced by hand.
+TEST_CASE("BPE from characters") {
+  auto own = sentence_piece();
+  own.v.model = "gemma4";
+  const Token a = own.add("a"), e = own.add("\xc3\xa9"), space = own.add("\xe2\x96\x81");
+  const Token space_a = own.merge("\xe2\x96\x81", "a");
+  const Token newlines = own.add("\n\n");
+  const auto t = own.make();
+  CHECK(t->kind() == "gpt2/gemma4");
+  CHECK(t->add_bos());
+  CHECK(ids(*t, "a a") == Ids{a, space_a});
+  CHECK(ids(*t, "a\xe2\x96\x81\xc3\xa9") == Ids{a, space, e});
+  CHECK(ids(*t, "a\n\na") == Ids{a, newlines, a});
+  CHECK(ids(*t, "\n\n\n") == Ids{3 + '\n', 3 + '\n', 3 + '\n'});
+  CHECK(ids(*t, "\xe6\xb1\x89\xff") == Ids{3 + 0xe6, 3 + 0xb1, 3 + 0x89, 3 + 0xff});
+  CHECK(text_of(*t, {space_a, newlines, e}) == " a\n\n\xc3\xa9");
 }
 
 TEST_CASE("end tokens: the file's and those with known texts") {
