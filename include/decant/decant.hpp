@@ -206,7 +206,7 @@ struct ModelOptions {
 
 struct TextOptions {
   bool add_bos = true;  ///< put the begin token in front if the model wants one
-  /// Put the end token (or BERT's separator) behind if the model wants one. Sessions never do: their
+  /// Put the end token (or BERT's separator) behind if the model wants one. Sessions never do: the
   /// text goes on.
   bool add_eos = true;
   bool special = true;  ///< text that looks like a special token becomes that token

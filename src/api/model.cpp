@@ -93,9 +93,10 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
   }
   if (callbacks.options.default_pre_tokenizer && vocabulary->model == "gpt2" &&
       find_pre_tokenizer(vocabulary->pre) == nullptr) {
-    callbacks.warn("the pre-tokenizer '{}' (tokenizer.ggml.pre) is not known; '{}' is taken, and "
-                   "the tokens of a text may be unusual for the model",
-                   vocabulary->pre.substr(0, 64), kDefaultPreTokenizer);
+    callbacks.warn(
+        "the pre-tokenizer '{}' (tokenizer.ggml.pre) is not known; '{}' is taken, and "
+        "the tokens of a text may be unusual for the model",
+        vocabulary->pre.substr(0, 64), kDefaultPreTokenizer);
     vocabulary->pre = kDefaultPreTokenizer;
   }
   auto tokenizer = Tokenizer::create(*vocabulary);
@@ -164,9 +165,8 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, spec, how));
   info.parameters = weights.parameters();
   if (!options.mapped || !reference) file = nullptr;
-  DECANT_ASSIGN(state.engine,
-                Engine::create(std::move(file), std::move(spec), std::move(weights),
-                               std::move(pool), engine));
+  DECANT_ASSIGN(state.engine, Engine::create(std::move(file), std::move(spec), std::move(weights),
+                                             std::move(pool), engine));
   if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   return {};

@@ -13,12 +13,12 @@ struct ModelState {
   ModelInfo info;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: see tokenizer_error
   Error tokenizer_error;
-  std::optional<ChatTemplate> chat_template;   // of the file
-  Error chat_error;                            // why the file's template cannot be used
-  bool gemma_chat = false;                      // for files without one
-  std::string bos_text, eos_text;              // what templates see of these tokens
-  std::vector<Token> end_tokens;   // ascending
-  std::shared_ptr<Engine> engine;  // null: loaded with vocabulary_only
+  std::optional<ChatTemplate> chat_template;  // of the file
+  Error chat_error;                           // why the file's template cannot be used
+  bool gemma_chat = false;                    // for files without one
+  std::string bos_text, eos_text;             // what templates see of these tokens
+  std::vector<Token> end_tokens;              // ascending
+  std::shared_ptr<Engine> engine;             // null: loaded with vocabulary_only
 
   ModelState() = default;
   ModelState(const ModelState&) = delete;

@@ -194,8 +194,7 @@ void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<T
       out.push_back(symbol.token);
       continue;
     }
-    const std::size_t end =
-        symbol.next == kBpeNone ? piece.size() : symbols[symbol.next].begin;
+    const std::size_t end = symbol.next == kBpeNone ? piece.size() : symbols[symbol.next].begin;
     for (const char byte : piece.substr(symbol.begin, end - symbol.begin)) {
       const Token token = byte_tokens_[static_cast<std::uint8_t>(byte)];
       if (token >= 0) out.push_back(token);
@@ -211,8 +210,8 @@ void BpeTokenizer::add_piece(std::string_view piece, Work& work, std::vector<Tok
     std::memcpy(bytes, piece.data(), piece.size());
     bytes[sizeof bytes - 1] = static_cast<char>(piece.size());
     std::memcpy(word.key, bytes, sizeof bytes);
-    const std::uint64_t hash = (word.key[0] ^ word.key[1] * 0x9e3779b97f4a7c15u) *
-                               0x9e3779b97f4a7c15u;
+    const std::uint64_t hash =
+        (word.key[0] ^ word.key[1] * 0x9e3779b97f4a7c15u) * 0x9e3779b97f4a7c15u;
     slot = &work.words[static_cast<std::size_t>(hash >> 32) & (work.words.size() - 1)];
     if (slot->n_tokens > 0 && slot->key[0] == word.key[0] && slot->key[1] == word.key[1]) {
       out.insert(out.end(), slot->tokens, slot->tokens + slot->n_tokens);

@@ -1,7 +1,7 @@
-// Byte pair encoding (Sennrich et al. 2016): a pre-tokenizer cuts the text into pieces; in each, the
-// pair of neighbours with the best rank is merged until none is left. GPT-2's form starts from bytes
-// and writes them as printable characters; Gemma 4's starts from characters and falls back to byte
-// pieces. Here pieces are plain bytes.
+// Byte pair encoding (Sennrich et al. 2016): a pre-tokenizer cuts the text into pieces; in each,
+// the pair of neighbours with the best rank is merged until none is left. GPT-2's form starts from
+// bytes and writes them as printable characters; Gemma 4's starts from characters and falls back to
+// byte pieces. Here pieces are plain bytes.
 #pragma once
 
 #include <array>

@@ -15,10 +15,11 @@ Result<Charsmap> Charsmap::create(std::vector<std::uint8_t> bytes) {
   if (bytes.empty()) return map;
   const std::uint64_t trie_bytes = bytes.size() < 4 ? 0 : charsmap_word(bytes.data());
   if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes + 4 > bytes.size()) {
-    return make_error(ErrorCode::invalid_file,
-                      "tokenizer.ggml.precompiled_charsmap has {} bytes, which do not hold the trie "
-                      "of {} bytes that it begins with",
-                      bytes.size(), trie_bytes);
+    return make_error(
+        ErrorCode::invalid_file,
+        "tokenizer.ggml.precompiled_charsmap has {} bytes, which do not hold the trie "
+        "of {} bytes that it begins with",
+        bytes.size(), trie_bytes);
   }
   map.trie_.reserve(trie_bytes / 4);
   for (std::size_t i = 4; i < trie_bytes + 4; i += 4) {

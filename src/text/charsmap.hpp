@@ -1,5 +1,5 @@
-// SentencePiece's normalizer as its models carry it (precompiled_charsmap): a double array trie (Yata
-// et al. 2007, in the layout of darts-clone) from texts to replacements, laid out as
+// SentencePiece's normalizer as its models carry it (precompiled_charsmap): a double array trie
+// (Yata et al. 2007, in the layout of darts-clone) from texts to replacements, laid out as
 //   size of the trie in bytes (32 bits), trie (32 bits a node), replacements (each ends with a 0).
 #pragma once
 

@@ -1,6 +1,6 @@
-// Expressions are given as the models' tokenizer.json files have them (\s is White_Space); the names
-// are those of llama.cpp (src/llama-vocab.cpp), which writes most GGUF files. Where it approximates
-// an expression, the published one counts: the model was trained with it.
+// Expressions are given as the models' tokenizer.json files have them (\s is White_Space); the
+// names are those of llama.cpp (src/llama-vocab.cpp), which writes most GGUF files. Where it
+// approximates an expression, the published one counts: the model was trained with it.
 #include "text/pre_tokenizer.hpp"
 
 #include <algorithm>
@@ -136,13 +136,13 @@ struct PreTokenRules {
   enum Contraction { none, before, after };  // an alternative, none, or the end of a word
   enum Word {
     letters,  // \p{L}+
-    cased,    // with A = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], B = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: A*B+ or A+B*
-    phrase,   // (?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+
+    cased,  // with A = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], B = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: A*B+ or A+B*
+    phrase,  // (?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+
   };
   Contraction contraction = before;
   Word word = letters;
-  UnicodeSet word_set = kUnicodeLetter;                       // for `letters`
-  UnicodeSet no_lead = kUnicodeLetter | kUnicodeNumber;       // and no \r, \n
+  UnicodeSet word_set = kUnicodeLetter;                  // for `letters`
+  UnicodeSet no_lead = kUnicodeLetter | kUnicodeNumber;  // and no \r, \n
   bool tag = false;  // [!-/:-@\[-`{-~][A-Za-z]+ before everything
   bool han = false;  // \p{Han}+ before everything; words end before Han
   std::size_t digits = 3;
@@ -156,8 +156,8 @@ struct PreTokenRules {
 // A*B+ at `at`, or `at`. What is in both sets may end the A's.
 template <PreTokenRules kRules>
 static std::size_t pre_token_cased(std::string_view text, std::size_t at) {
-  constexpr UnicodeSet kBoth = unicode_set(UnicodeClass::modifier, UnicodeClass::caseless) |
-                               kUnicodeMark;
+  constexpr UnicodeSet kBoth =
+      unicode_set(UnicodeClass::modifier, UnicodeClass::caseless) | kUnicodeMark;
   constexpr UnicodeSet kUpper = kBoth | unicode_set(UnicodeClass::upper, UnicodeClass::title);
   constexpr UnicodeSet kLower = kBoth | unicode_set(UnicodeClass::lower);
   const auto run = [&](std::size_t from, UnicodeSet set, std::size_t& last_both) {
@@ -303,8 +303,9 @@ static std::size_t pre_token_ranges(std::string_view text, std::size_t begin) {
     return end;
   };
   const PreTokenChar first = pre_token_char(text, begin);
-  const bool front = kFront == PreTokenFront::any_space ? first.is(kUnicodeSpace)
-                     : kFront == PreTokenFront::space && first.code_point == ' ';
+  const bool front = kFront == PreTokenFront::any_space
+                         ? first.is(kUnicodeSpace)
+                         : kFront == PreTokenFront::space && first.code_point == ' ';
   const std::size_t at = front ? begin + first.length : begin;
   const std::size_t end = run(at);
   if (end > at || !front) return end;
@@ -318,8 +319,7 @@ static std::size_t pre_token_newline(std::string_view text, std::size_t at) {
 
 // [^\n]+|[\n]+
 static std::size_t pre_token_lines(std::string_view text, std::size_t at) {
-  const std::size_t end =
-      text[at] == '\n' ? text.find_first_not_of('\n', at) : text.find('\n', at);
+  const std::size_t end = text[at] == '\n' ? text.find_first_not_of('\n', at) : text.find('\n', at);
   return std::min(end, text.size());
 }
 
@@ -366,9 +366,8 @@ static PreTokenMatch pre_token_last_spaces(std::string_view text, std::size_t fr
 // \d{1,3}(?=(?:\d{3})*\b), first half: the runs of digits that do not go on as a word.
 static PreTokenMatch pre_token_whole_digits(std::string_view text, std::size_t from) {
   constexpr UnicodeSet kDigit = unicode_set(UnicodeClass::digit);
-  constexpr UnicodeSet kWord =
-      kUnicodeLetter | kUnicodeMark | kDigit |
-      unicode_set(UnicodeClass::numeral, UnicodeClass::connector);
+  constexpr UnicodeSet kWord = kUnicodeLetter | kUnicodeMark | kDigit |
+                               unicode_set(UnicodeClass::numeral, UnicodeClass::connector);
   for (std::size_t at = from; at < text.size();) {
     const std::size_t end = pre_token_run(text, at, kDigit);
     const PreTokenChar next = pre_token_char(text, end);
@@ -405,9 +404,9 @@ static PreTokenMatch pre_token_groups(std::string_view text, std::size_t from) {
 // Hangul, CJK punctuation, Bopomofo, Han and kana, each [...]+ (Youtu).
 static std::size_t pre_token_youtu(std::string_view text, std::size_t at) {
   static constexpr PreTokenRange kHangul[] = {{0x3131, 0x318e}, {0xac00, 0xd7a3}};
-  static constexpr PreTokenRange kMarks[] = {
-      {0x2014, 0x2014}, {0x2018, 0x2019}, {0x201c, 0x201d}, {0x2026, 0x2026}, {0x3001, 0x303f},
-      {0xfe30, 0xfe4f}, {0xff01, 0xff01}, {0xff0c, 0xff0c}, {0xff1a, 0xff1b}};
+  static constexpr PreTokenRange kMarks[] = {{0x2014, 0x2014}, {0x2018, 0x2019}, {0x201c, 0x201d},
+                                             {0x2026, 0x2026}, {0x3001, 0x303f}, {0xfe30, 0xfe4f},
+                                             {0xff01, 0xff01}, {0xff0c, 0xff0c}, {0xff1a, 0xff1b}};
   static constexpr PreTokenRange kBopomofo[] = {{0x3105, 0x312f}};
   static constexpr PreTokenRange kHanKana[] = {{0x3040, 0x30ff}, {0x4e00, 0x9fa5}};
   for (const auto match : {pre_token_ranges<kHangul>, pre_token_ranges<kMarks>,
@@ -427,33 +426,37 @@ static constexpr PreTokenRange kPreTokenAsian[] = {
     {0x2f00, 0x2fdf}, {0x3040, 0x30ff}, {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xa9e0, 0xa9ff},
     {0xaa60, 0xaa7f}, {0xac00, 0xd7af}, {0xf900, 0xfaff}, {0xff65, 0xff9f}};
 // [!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002], which holds the ASCII letters.
-static constexpr PreTokenRange kPreTokenDeepseekMarks[] = {
-    {0x21, 0x2f},     {0x3a, 0x7e},     {0x2018, 0x201f},
-    {0x3000, 0x3002}, {0xff01, 0xff0f}, {0xff1a, 0xff5e}};
+static constexpr PreTokenRange kPreTokenDeepseekMarks[] = {{0x21, 0x2f},     {0x3a, 0x7e},
+                                                           {0x2018, 0x201f}, {0x3000, 0x3002},
+                                                           {0xff01, 0xff0f}, {0xff1a, 0xff5e}};
 // Bloom: ( ) | . , ! ? and the full stops and commas of other scripts.
 static constexpr PreTokenRange kPreTokenBloomStops[] = {
-    {0x21, 0x21},   {0x28, 0x29},   {0x2c, 0x2c},   {0x2e, 0x2e},     {0x3f, 0x3f},    {0x7c, 0x7c},
-    {0x60c, 0x60c}, {0x6d4, 0x6d4}, {0x964, 0x964}, {0x2026, 0x2026}, {0x3001, 0x3002},
-    {0xff0c, 0xff0c}};
+    {0x21, 0x21},   {0x28, 0x29},     {0x2c, 0x2c},     {0x2e, 0x2e},
+    {0x3f, 0x3f},   {0x7c, 0x7c},     {0x60c, 0x60c},   {0x6d4, 0x6d4},
+    {0x964, 0x964}, {0x2026, 0x2026}, {0x3001, 0x3002}, {0xff0c, 0xff0c}};
 // Letters with case as DeepSeek's first tokenizer lists them, without those of later Unicode.
 static constexpr PreTokenRange kPreTokenCasedLetters[] = {
-    {0x41, 0x5a}, {0x61, 0x7a}, {0xb5, 0xb5}, {0xc0, 0xd6}, {0xd8, 0xf6}, {0xf8, 0x1ba},
-    {0x1bc, 0x1bf}, {0x1c4, 0x293}, {0x295, 0x2af}, {0x370, 0x373}, {0x376, 0x377}, {0x37b, 0x37d},
-    {0x37f, 0x37f}, {0x386, 0x386}, {0x388, 0x38a}, {0x38c, 0x38c}, {0x38e, 0x3a1}, {0x3a3, 0x3f5},
-    {0x3f7, 0x481}, {0x48a, 0x52f}, {0x531, 0x556}, {0x10a0, 0x10c5}, {0x13a0, 0x13f5},
-    {0x13f8, 0x13fd}, {0x1c90, 0x1cba}, {0x1cbd, 0x1cbf}, {0x1d00, 0x1d2b}, {0x1d6b, 0x1d77},
-    {0x1d79, 0x1d9a}, {0x1e00, 0x1f15}, {0x1f18, 0x1f1d}, {0x1f20, 0x1f45}, {0x1f48, 0x1f4d},
-    {0x1f50, 0x1f57}, {0x1f59, 0x1f59}, {0x1f5b, 0x1f5b}, {0x1f5d, 0x1f5d}, {0x1f5f, 0x1f7d},
-    {0x1f80, 0x1fb4}, {0x1fb6, 0x1fbc}, {0x1fbe, 0x1fbe}, {0x1fc2, 0x1fc4}, {0x1fc6, 0x1fcc},
-    {0x1fd0, 0x1fd3}, {0x1fd6, 0x1fdb}, {0x1fe0, 0x1fec}, {0x1ff2, 0x1ff4}, {0x1ff6, 0x1ffc},
-    {0x2102, 0x2102}, {0x2107, 0x2107}, {0x210a, 0x2113}, {0x2115, 0x2115}, {0x2119, 0x211d},
-    {0x2124, 0x2124}, {0x2126, 0x2126}, {0x2128, 0x2128}, {0x212a, 0x212d}, {0x212f, 0x2134},
-    {0x2139, 0x2139}, {0x213c, 0x213f}, {0x2145, 0x2149}, {0x214e, 0x214e}, {0x2183, 0x2184},
-    {0x2c00, 0x2c7b}, {0x2c7e, 0x2ce4}, {0x2ceb, 0x2cee}, {0x2cf2, 0x2cf3}, {0xa640, 0xa66d},
-    {0xa680, 0xa69b}, {0xa722, 0xa76f}, {0xa771, 0xa787}, {0xa78b, 0xa78e}, {0xab70, 0xabbf},
-    {0xfb00, 0xfb06}, {0xfb13, 0xfb17}, {0xff21, 0xff3a}, {0xff41, 0xff5a}, {0x10400, 0x1044f},
-    {0x104b0, 0x104d3}, {0x104d8, 0x104fb}, {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2},
-    {0x118a0, 0x118df}, {0x1e900, 0x1e943},
+    {0x41, 0x5a},       {0x61, 0x7a},       {0xb5, 0xb5},       {0xc0, 0xd6},
+    {0xd8, 0xf6},       {0xf8, 0x1ba},      {0x1bc, 0x1bf},     {0x1c4, 0x293},
+    {0x295, 0x2af},     {0x370, 0x373},     {0x376, 0x377},     {0x37b, 0x37d},
+    {0x37f, 0x37f},     {0x386, 0x386},     {0x388, 0x38a},     {0x38c, 0x38c},
+    {0x38e, 0x3a1},     {0x3a3, 0x3f5},     {0x3f7, 0x481},     {0x48a, 0x52f},
+    {0x531, 0x556},     {0x10a0, 0x10c5},   {0x13a0, 0x13f5},   {0x13f8, 0x13fd},
+    {0x1c90, 0x1cba},   {0x1cbd, 0x1cbf},   {0x1d00, 0x1d2b},   {0x1d6b, 0x1d77},
+    {0x1d79, 0x1d9a},   {0x1e00, 0x1f15},   {0x1f18, 0x1f1d},   {0x1f20, 0x1f45},
+    {0x1f48, 0x1f4d},   {0x1f50, 0x1f57},   {0x1f59, 0x1f59},   {0x1f5b, 0x1f5b},
+    {0x1f5d, 0x1f5d},   {0x1f5f, 0x1f7d},   {0x1f80, 0x1fb4},   {0x1fb6, 0x1fbc},
+    {0x1fbe, 0x1fbe},   {0x1fc2, 0x1fc4},   {0x1fc6, 0x1fcc},   {0x1fd0, 0x1fd3},
+    {0x1fd6, 0x1fdb},   {0x1fe0, 0x1fec},   {0x1ff2, 0x1ff4},   {0x1ff6, 0x1ffc},
+    {0x2102, 0x2102},   {0x2107, 0x2107},   {0x210a, 0x2113},   {0x2115, 0x2115},
+    {0x2119, 0x211d},   {0x2124, 0x2124},   {0x2126, 0x2126},   {0x2128, 0x2128},
+    {0x212a, 0x212d},   {0x212f, 0x2134},   {0x2139, 0x2139},   {0x213c, 0x213f},
+    {0x2145, 0x2149},   {0x214e, 0x214e},   {0x2183, 0x2184},   {0x2c00, 0x2c7b},
+    {0x2c7e, 0x2ce4},   {0x2ceb, 0x2cee},   {0x2cf2, 0x2cf3},   {0xa640, 0xa66d},
+    {0xa680, 0xa69b},   {0xa722, 0xa76f},   {0xa771, 0xa787},   {0xa78b, 0xa78e},
+    {0xab70, 0xabbf},   {0xfb00, 0xfb06},   {0xfb13, 0xfb17},   {0xff21, 0xff3a},
+    {0xff41, 0xff5a},   {0x10400, 0x1044f}, {0x104b0, 0x104d3}, {0x104d8, 0x104fb},
+    {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2}, {0x118a0, 0x118df}, {0x1e900, 0x1e943},
 };
 
 static constexpr UnicodeSet kPreTokenDigit = unicode_set(UnicodeClass::digit);
@@ -474,9 +477,8 @@ static constexpr PreTokenRules kPreTokenTekken = {.contraction = PreTokenRules::
                                                   .word = PreTokenRules::cased,
                                                   .digits = 1,
                                                   .slash_tail = true};
-static constexpr PreTokenRules kPreTokenGpt4o = {.contraction = PreTokenRules::after,
-                                                 .word = PreTokenRules::cased,
-                                                 .slash_tail = true};
+static constexpr PreTokenRules kPreTokenGpt4o = {
+    .contraction = PreTokenRules::after, .word = PreTokenRules::cased, .slash_tail = true};
 static constexpr PreTokenRules kPreTokenYoutu = {.contraction = PreTokenRules::after,
                                                  .word = PreTokenRules::cased,
                                                  .digits = 1,
@@ -516,7 +518,9 @@ static constexpr PreTokenizer kPreTokenizers[] = {
     {"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
      {kPreTokenNumbers<1>, kPreTokenGpt2Step}},
     {"llama-bpe llama-v3 llama3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-     {kPreTokenRulesStep<kPreTokenLlama3>}, true, true},
+     {kPreTokenRulesStep<kPreTokenLlama3>},
+     true,
+     true},
     {"dbrx smaug-bpe chatglm-bpe", {kPreTokenRulesStep<kPreTokenLlama3>}},
     {"glm4 glm5", {kPreTokenRulesStep<kPreTokenLlama3>}, true},
     {"minicpm5", {kPreTokenNumbers<3>, kPreTokenRulesStep<kPreTokenLlama3>}, true},
@@ -570,7 +574,8 @@ static constexpr PreTokenizer kPreTokenizers[] = {
     {"chameleon",
      {pre_token_step<pre_token_chameleon_spaces>, kPreTokenNumbers<1>,
       pre_token_step<pre_token_punctuation<true, 1>>, kPreTokenGpt2Step},
-     false, true},
+     false,
+     true},
     {"poro-chat bloom gpt3-finnish", {kPreTokenBloomStep}},
     {"viking", {kPreTokenBloomStep, kPreTokenNumbers<1>}},
     // \p{N}+ and (?=(\d{3})+(?!\d)); pieces may be several words.

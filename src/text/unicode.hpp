@@ -37,8 +37,7 @@ constexpr UnicodeSet unicode_set(Classes... classes) {
 inline constexpr UnicodeSet kUnicodeLetter =
     unicode_set(UnicodeClass::upper, UnicodeClass::lower, UnicodeClass::title,
                 UnicodeClass::modifier, UnicodeClass::caseless);
-inline constexpr UnicodeSet kUnicodeMark =
-    unicode_set(UnicodeClass::accent, UnicodeClass::mark);
+inline constexpr UnicodeSet kUnicodeMark = unicode_set(UnicodeClass::accent, UnicodeClass::mark);
 inline constexpr UnicodeSet kUnicodeNumber =
     unicode_set(UnicodeClass::digit, UnicodeClass::numeral, UnicodeClass::number);
 inline constexpr UnicodeSet kUnicodePunctuation =
@@ -52,9 +51,9 @@ struct UnicodeBareSplit {
 };
 
 // Written by src/tools/unicode_tables.py (unicode_tables.cpp).
-extern const std::uint8_t kUnicodeBlocks[1600];     // of 128 code points, below U+32000
-extern const std::uint64_t kUnicodeClasses[1912];   // 16 code points each
-extern const std::uint64_t kUnicodeBare[2000];      // from << 21 | to, ascending
+extern const std::uint8_t kUnicodeBlocks[1600];    // of 128 code points, below U+32000
+extern const std::uint64_t kUnicodeClasses[1912];  // 16 code points each
+extern const std::uint64_t kUnicodeBare[2000];     // from << 21 | to, ascending
 extern const UnicodeBareSplit kUnicodeBareSplits[43];
 
 inline UnicodeClass unicode_class(std::uint32_t c) {

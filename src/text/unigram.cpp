@@ -49,7 +49,8 @@ Result<std::unique_ptr<Tokenizer>> UnigramTokenizer::create(const Vocabulary& vo
     t->pieces_.add(piece);
   }
   std::vector<std::string_view> patterns;
-  for (const Token token : t->tokens_) patterns.push_back(t->pieces_[static_cast<std::size_t>(token)]);
+  for (const Token token : t->tokens_)
+    patterns.push_back(t->pieces_[static_cast<std::size_t>(token)]);
   t->automaton_ = PatternAutomaton(patterns);
   t->unknown_score_ = (t->tokens_.empty() ? 0.0 : lowest) - 10.0;  // SentencePiece's penalty
   return std::unique_ptr<Tokenizer>(std::move(t));
@@ -64,7 +65,8 @@ std::string UnigramTokenizer::normalize(std::string_view text) const {
     const Charsmap::Match match = charsmap_.find(text);
     const Utf8Char c = utf8_decode(text);
     std::string_view part = match.replacement;
-    if (match.length == 0) part = c.state == Utf8::whole ? text.substr(0, c.length) : "\xef\xbf\xbd";
+    if (match.length == 0)
+      part = c.state == Utf8::whole ? text.substr(0, c.length) : "\xef\xbf\xbd";
     text.remove_prefix(match.length > 0 ? match.length : c.length);
     while (after_space && part.starts_with(' ')) part.remove_prefix(1);
     if (part.empty()) continue;
@@ -112,8 +114,8 @@ void UnigramTokenizer::tokenize_text(std::string_view raw, std::vector<Token>& o
     const Step& step = best[end];
     const std::string_view bytes = std::string_view(text).substr(step.begin, end - step.begin);
     const auto byte_token = [&](char b) { return byte_tokens_[static_cast<std::uint8_t>(b)]; };
-    const bool in_bytes = std::all_of(bytes.begin(), bytes.end(),
-                                      [&](char b) { return byte_token(b) >= 0; });
+    const bool in_bytes =
+        std::all_of(bytes.begin(), bytes.end(), [&](char b) { return byte_token(b) >= 0; });
     if (step.token >= 0) {
       out.push_back(step.token);
     } else if (in_bytes) {

@@ -37,7 +37,7 @@ struct Vocabulary {
   std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces;
   std::optional<bool> lowercase, strip_accents;  ///< of WordPiece's normalizer
   std::vector<std::uint8_t> charsmap;            ///< SentencePiece's normalizer, or empty
-  std::string_view chat_template;  ///< Jinja source, or empty
+  std::string_view chat_template;                ///< Jinja source, or empty
 
   std::size_t token_bytes() const {
     std::size_t n = 0;

@@ -129,11 +129,12 @@ static void check_tokenizer(const Tokenizer& t, Input& in, bool exact) {
 
 // One name of each pre-tokenizer.
 static constexpr const char* kPre[] = {
-    "gpt-2",      "smollm",     "llama-bpe", "qwen2",       "dbrx",         "glm4",
-    "minicpm5",   "jais-2",     "laguna",    "ufakzeka",    "qwen35",       "seed-coder",
-    "exaone-moe", "tekken",     "gpt-4o",    "tiny_aya",    "youtu",        "kimi-k2",
-    "afmoe",      "spark2_5",   "falcon",    "deepseek-v3", "deepseek-llm", "deepseek-coder",
-    "default",    "chameleon",  "bloom",     "viking",      "superbpe",     "granite-embed-multi-97m"};
+    "gpt-2",     "smollm",      "llama-bpe",    "qwen2",          "dbrx",
+    "glm4",      "minicpm5",    "jais-2",       "laguna",         "ufakzeka",
+    "qwen35",    "seed-coder",  "exaone-moe",   "tekken",         "gpt-4o",
+    "tiny_aya",  "youtu",       "kimi-k2",      "afmoe",          "spark2_5",
+    "falcon",    "deepseek-v3", "deepseek-llm", "deepseek-coder", "default",
+    "chameleon", "bloom",       "viking",       "superbpe",       "granite-embed-multi-97m"};
 
 static void fuzz_fixed(Input& in) {
   constexpr std::size_t kBpe = std::size(kPre);

@@ -41,8 +41,11 @@ static void check_run(const Tokenizer& t, const std::string& text, std::size_t h
 }
 
 static void check_long_runs(const Tokenizer& t, std::size_t size) {
-  for (const std::string unit : {"A", ".", " ", "\n", "\xe6\xb1\x89", "\xc3\xa9", "aA", "1", "_",
-                                 "\xc2\xa0", "\xe6\xb1\x89" "A", "\xff", "<|im_", "' "}) {
+  for (const std::string unit :
+       {"A", ".", " ", "\n", "\xe6\xb1\x89", "\xc3\xa9", "aA", "1", "_", "\xc2\xa0",
+        "\xe6\xb1\x89"
+        "A",
+        "\xff", "<|im_", "' "}) {
     CAPTURE(unit);
     const std::string text = repeated(unit, size);
     check_run(t, text, text.size() / 2 / unit.size() * unit.size());

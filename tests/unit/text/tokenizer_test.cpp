@@ -296,8 +296,8 @@ TEST_CASE("what a text ends with: the end token if the file says so, BERT's sepa
   CHECK(bert.make()->closing() == 2);
 }
 
-// Gemma 4's form, by llama.cpp 11434's rules: characters merge, a run of newlines that is a piece is
-// taken whole, what is no piece is written in byte pieces. Traced by hand.
+// Gemma 4's form, by llama.cpp 11434's rules: characters merge, a run of newlines that is a piece
+// is taken whole, what is no piece is written in byte pieces. Traced by hand.
 TEST_CASE("BPE from characters") {
   auto own = sentence_piece();
   own.v.model = "gemma4";
