@@ -403,8 +403,9 @@ struct ReplyStats {
   std::uint64_t seed = 0;         ///< repeats this reply
 };
 
-/// A reply in flight. Move-only; dropping it cancels. `stop` and `cancel` may be called from any
-/// thread, the rest from one thread at a time.
+/// A reply in flight. Move-only; dropping it cancels, and the next call on its Session waits for the
+/// step that is running (inside a callback it answers `busy`). `stop` and `cancel` may be called
+/// from any thread, the rest from one thread at a time.
 class DECANT_API Reply {
  public:
   Reply(Reply&&) noexcept;

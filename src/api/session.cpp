@@ -6,6 +6,7 @@ namespace detail {
 
 Status SessionState::settle() {
   if (request == nullptr) return {};
+  if (request->dropped && !model->engine->on_worker()) request->wait();
   std::string text;
   FinishReason reason;
   std::vector<Token> tokens;

@@ -44,7 +44,8 @@ struct SessionState {
   std::shared_ptr<Request> request;           // the last reply, until its outcome is taken in
   std::size_t n_seen = 0;  // tokens that stay whatever becomes of it: what tokens() shows meanwhile
 
-  /// `busy` while a reply is in flight; takes in the outcome of one that ended.
+  /// `busy` while a reply is in flight; takes in the outcome of one that ended. Waits for the step
+  /// that ends a reply whose handle is gone.
   Status settle();
 };
 
@@ -54,7 +55,9 @@ struct ReplyState {
   std::string piece;  // what next() returned last
 
   ~ReplyState() {
-    if (request != nullptr) request->asked = Request::Asked::cancel;
+    if (request == nullptr) return;
+    request->asked = Request::Asked::cancel;
+    request->dropped = true;
   }
 };
 

@@ -24,6 +24,7 @@ class Request {
   std::shared_ptr<Sequence> sequence;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: no text
   std::atomic<Asked> asked{Asked::nothing};
+  std::atomic<bool> dropped{false};  // its Reply is gone: nobody else can wait for the end
 
   // A request for logits: those after each of the last `n_logits` tokens go to logits_out, row by
   // row. 0: a reply.

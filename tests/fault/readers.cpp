@@ -81,7 +81,9 @@ TEST_CASE("a host's file that has no size, a wrong one, or is not there") {
   FaultyReader reader;
   reader.bytes = random_model().file();
   reader.size_throws = true;
-  CHECK_FALSE(load(reader));
+  const auto no_size = load(reader);
+  REQUIRE_FALSE(no_size);
+  CHECK(no_size.error().code() == decant::ErrorCode::callback_failed);
   reader.size_throws = false;
   for (const std::uint64_t lie :
        {std::uint64_t{1}, std::uint64_t{24}, std::uint64_t{reader.bytes.size() - 1},

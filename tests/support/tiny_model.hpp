@@ -401,14 +401,4 @@ inline std::string read_all(decant::Reply& reply) {
   return text;
 }
 
-/// The call's outcome once the session is no longer busy with a reply that was dropped.
-template <class Call>
-auto when_idle(Call&& call) {
-  while (true) {
-    auto result = call();
-    if (result || result.error().code() != decant::ErrorCode::busy) return result;
-    std::this_thread::yield();
-  }
-}
-
 }  // namespace decant_test
