@@ -196,6 +196,7 @@ struct ModelOptions {
   /// files without a name get, with a warning, instead of answering `unsupported` to texts. The
   /// tokens of a text may then be unusual for the model.
   bool default_pre_tokenizer = false;
+  bool profile = false;          ///< measure the time of each operation: see Model::metrics
   /// Called during load with 0..1, never falling; 1 only on success. Return false to cancel.
   bool (*progress)(void* user, float fraction) = nullptr;
   void* progress_user = nullptr;
@@ -219,8 +220,32 @@ struct ModelInfo {
   std::size_t n_layers = 0, n_embd = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, n_vocab = 0;
   std::size_t trained_context = 0;  ///< tokens the model was trained on
   std::size_t context = 0;          ///< tokens a session may hold
+  std::string isa;                  ///< instruction set in use; empty for the reference backend
+  /// What a pass over the weights reads, as they lie in memory: the matrices of all layers, and the
+  /// output head (the embedding table if the two are tied), which only rows with logits need.
+  std::size_t layer_weight_bytes = 0, head_weight_bytes = 0;
+  std::uint64_t layer_parameters = 0;  ///< elements of the layers' matrices: products per token
   std::size_t kv_bytes_per_token = 0;
   std::size_t kv_pool_bytes = 0;
+  /// Layers that keep the same positions.
+  struct KvGroup {
+    std::size_t n_layers = 0;
+    std::size_t window = 0;  ///< positions a token sees, itself included; 0: all before it
+    std::size_t bytes_per_token = 0;  ///< of all the group's layers
+  };
+  std::vector<KvGroup> kv_groups;
+};
+
+/// What the engine did since the load.
+struct ModelMetrics {
+  struct Operation {
+    const char* name = "";          ///< static
+    std::uint64_t nanoseconds = 0;  ///< of wall time, all threads working on it
+    std::uint64_t calls = 0;
+  };
+  /// embed, qkv, attend, attention_output, gate_up, down, logits, and "other": planning, sampling
+  /// and handing out text, one call a step. Filled only with ModelOptions::profile.
+  Operation operations[8];
 };
 
 /// What a file says about itself, from its headers alone.
@@ -278,6 +303,8 @@ class DECANT_API Model {
   ~Model();
 
   const ModelInfo& info() const noexcept;
+  /// Values of a step in progress may be counted in part.
+  ModelMetrics metrics() const noexcept;
 
   /// Token ids of a text (any bytes). Errors: unsupported (a tokenizer this build does not know),
   /// invalid_argument (more than 2^31 - 1 bytes).

@@ -148,12 +148,17 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   engine.values = options.kv_values == KvType::automatic ? automatic : options.kv_values;
   if (!reference) {
     DECANT_ASSIGN(engine.kernels, cpu_kernels(options.isa));
+    info.isa = engine.kernels->name;
   }
   engine.max_positions = static_cast<int>(info.context);
   auto pool = std::make_unique<ThreadPool>(
       options.threads != 0 ? options.threads : std::min(processor_count(), kMaxThreads));
   engine.chunk = static_cast<int>(options.chunk);
+  engine.profile = options.profile;
   info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, engine.keys, engine.values);
+  for (const KvGroupSpec& group : spec.kv_groups)
+    info.kv_groups.push_back({group.layers.size(), static_cast<std::size_t>(group.window),
+                              KvCache::bytes_per_token({&group, 1}, engine.keys, engine.values)});
   DECANT_ASSIGN(engine.kv_tokens, pool_tokens(options, info));
 
   WeightOptions how;
@@ -164,6 +169,9 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   how.progress_user = &callbacks;
   DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, spec, how));
   info.parameters = weights.parameters();
+  info.layer_weight_bytes = static_cast<std::size_t>(weights.layer_bytes());
+  info.head_weight_bytes = static_cast<std::size_t>(weights.head_bytes());
+  info.layer_parameters = weights.layer_elements();
   if (!options.mapped || !reference) file = nullptr;
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), std::move(spec), std::move(weights),
                                              std::move(pool), engine));
@@ -251,6 +259,10 @@ Result<FileInfo> Model::inspect(std::string_view path) {
 }
 
 const ModelInfo& Model::info() const noexcept { return state_->info; }
+
+ModelMetrics Model::metrics() const noexcept {
+  return state_->engine != nullptr ? state_->engine->metrics() : Profile().metrics();
+}
 
 Result<std::vector<Token>> Model::tokenize(std::string_view text,
                                            const TextOptions& options) const {

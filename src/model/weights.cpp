@@ -245,4 +245,28 @@ Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spe
   return loaded;
 }
 
+static std::uint64_t weight_bytes(const Weight& w) {
+  return w.group_bytes != 0 ? static_cast<std::uint64_t>(w.n_groups()) * w.group_bytes
+                            : static_cast<std::uint64_t>(w.rows) * w.row_bytes;
+}
+
+template <class Measure>
+static std::uint64_t weight_sum(const ModelWeights& weights, Measure&& measure) {
+  std::uint64_t sum = 0;
+  for (const LayerWeights& l : weights.layers)
+    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
+      sum += measure(*w);
+  return sum;
+}
+
+std::uint64_t LoadedWeights::layer_bytes() const { return weight_sum(weights_, weight_bytes); }
+
+std::uint64_t LoadedWeights::layer_elements() const {
+  return weight_sum(weights_, [](const Weight& w) {
+    return static_cast<std::uint64_t>(w.rows) * static_cast<std::uint64_t>(w.cols);
+  });
+}
+
+std::uint64_t LoadedWeights::head_bytes() const { return weight_bytes(weights_.head); }
+
 }  // namespace decant::detail

@@ -27,6 +27,10 @@ class LoadedWeights {
 
   const ModelWeights& weights() const { return weights_; }
   std::uint64_t parameters() const { return parameters_; }
+  /// The matrices of all layers as they lie in memory, and their elements.
+  std::uint64_t layer_bytes() const;
+  std::uint64_t layer_elements() const;
+  std::uint64_t head_bytes() const;
 
  private:
   friend class WeightLoader;

@@ -31,6 +31,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
         ErrorCode::unsupported,
         "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
   engine->pool_ = std::move(pool);
+  if (options.profile) engine->profile_.enable();
   engine->rows_.reserve(engine->max_rows_);
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_);
@@ -75,6 +76,7 @@ void Engine::loop() noexcept {
 }
 
 void Engine::step() noexcept {
+  const Profile::Timer timer(profile_, Profile::kOther);
   for (auto at = active_.begin(); at != active_.end();) {
     Request& request = **at++;  // ending a request takes it out of the list
     const Request::Asked asked = request.asked.load(std::memory_order_relaxed);
@@ -131,6 +133,7 @@ bool Engine::run_pass() noexcept {
   };
   backend_->begin({rows_, tables_, kv_->views()});
   return forward(static_cast<int>(spec_.layers.size()), [&](Operation op, int layer) {
+    const Profile::Timer timer(profile_, op);
     Context context{backend_.get(), op, layer};
     pool_->run(
         backend_->count(op, layer),

@@ -12,6 +12,7 @@
 #include "base/thread_pool.hpp"
 #include "model/weights.hpp"
 #include "sample/sampler.hpp"
+#include "schedule/profile.hpp"
 #include "schedule/request.hpp"
 
 namespace decant::detail {
@@ -22,6 +23,7 @@ struct EngineOptions {
   int chunk = 512;              // prompt tokens in one pass
   std::uint64_t kv_tokens = 0;  // positions in the pool
   KvType keys = KvType::f32, values = KvType::f32;
+  bool profile = false;
 };
 
 class Engine {
@@ -38,6 +40,7 @@ class Engine {
 
   const ModelSpec& spec() const { return spec_; }
   const std::shared_ptr<KvCache>& kv() const { return kv_; }
+  ModelMetrics metrics() const { return profile_.metrics(); }
   bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
 
   using Requests = std::list<std::shared_ptr<Request>>;
@@ -71,6 +74,7 @@ class Engine {
   std::unique_ptr<ThreadPool> pool_;
   std::size_t max_rows_ = 0;
   std::size_t sampled_width_ = 0;
+  Profile profile_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
