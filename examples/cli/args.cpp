@@ -64,7 +64,7 @@ static decant::KvType kv_type(const std::string& name) {
   throw UsageError("--kv-type " + name + ": this build knows f32 and f16, or a pair K,V of them");
 }
 
-decant::ModelOptions model_options(const Args& args) {
+decant::ModelOptions model_options_but_threads(const Args& args) {
   decant::ModelOptions options;
   const std::string backend = args.text("backend", "cpu");
   if (backend == "reference") {
@@ -81,9 +81,14 @@ decant::ModelOptions model_options(const Args& args) {
     options.kv_values =
         comma == std::string::npos ? options.kv_keys : kv_type(type.substr(comma + 1));
   }
-  options.threads = args.number("threads", options.threads);
   options.context = args.number("context", options.context);
   options.chunk = args.number("chunk", options.chunk);
+  return options;
+}
+
+decant::ModelOptions model_options(const Args& args) {
+  decant::ModelOptions options = model_options_but_threads(args);
+  options.threads = args.number("threads", options.threads);
   return options;
 }
 

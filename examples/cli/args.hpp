@@ -67,6 +67,8 @@ inline const std::vector<std::string_view> kSamplerFlags = {"preset",
                                                             "sample-index",
                                                             "order"};
 
+/// All of kModelFlags but --threads, which some commands take as a list.
+decant::ModelOptions model_options_but_threads(const Args& args);
 decant::ModelOptions model_options(const Args& args);
 decant::Sampler sampler(const Args& args, decant::Sampler base);
 
@@ -82,5 +84,6 @@ int sample(int argc, char** argv);
 int inspect(int argc, char** argv);
 int render(int argc, char** argv);
 int chat(int argc, char** argv);
+int bench(int argc, char** argv);
 
 }  // namespace cli

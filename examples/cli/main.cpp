@@ -27,6 +27,10 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
               float32 array [n_tokens, vocabulary], or of the last N positions
   sample      --logits F.npy [sampler flags] [--order STEPS] [--history 1,2,3] [--probabilities]
               a token, or the final distribution as a JSON array
+  bench       --model M [--threads 1,2] [--prompt 512] [--generate 128] [--depth 0,1024]
+              [--batch 1,4,16] [--repeat 5] [--activations int8] [--profile] [model flags] [--json]
+              tokens per second and the shares of what the machine can do; 0 leaves a kind out;
+              --rulers instead of a model measures the machine alone
   inspect     --model M [--json]
               what is in the file
 
@@ -50,6 +54,7 @@ static int run(int argc, char** argv) {
   if (command == "sample") return cli::sample(argc, argv);
   if (command == "render") return cli::render(argc, argv);
   if (command == "chat") return cli::chat(argc, argv);
+  if (command == "bench") return cli::bench(argc, argv);
   if (command == "inspect") return cli::inspect(argc, argv);
   if (command == "help" || command == "--help" || command == "-h") {
     std::cout << kUsage;
