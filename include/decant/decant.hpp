@@ -230,7 +230,7 @@ struct ModelInfo {
   /// Layers that keep the same positions.
   struct KvGroup {
     std::size_t n_layers = 0;
-    std::size_t window = 0;  ///< positions a token sees, itself included; 0: all before it
+    std::size_t window = 0;           ///< positions a token sees, itself included; 0: all before it
     std::size_t bytes_per_token = 0;  ///< of all the group's layers
   };
   std::vector<KvGroup> kv_groups;

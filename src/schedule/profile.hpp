@@ -1,5 +1,5 @@
-// Where the time of the engine's steps goes: wall time of each operation, added up by the worker and
-// read by anyone. The rest of a step is "other".
+// Where the time of the engine's steps goes: wall time of each operation, added up by the worker
+// and read by anyone. The rest of a step is "other".
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ class Profile {
     }
     ~Timer() {
       if (profile_ == nullptr) return;
-      const auto all = static_cast<std::uint64_t>(
-          std::chrono::nanoseconds(Clock::now() - start_).count());
+      const auto all =
+          static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - start_).count());
       const std::uint64_t own = all - (profile_->inside_ - inside_);
       profile_->nanoseconds_[index_].fetch_add(own, std::memory_order_relaxed);
       profile_->calls_[index_].fetch_add(1, std::memory_order_relaxed);

@@ -12,8 +12,8 @@ rows (by default decode1, decode2, prefill, depth4096, batch8, batch16, loaded):
   loaded     decode while another busy process runs on each processor, against the peer's better
              of 1 and --threads threads; also as a share of our own quiet figure
 
-Each row is measured in pairs A B A B: one run of decant, one of the peer, same file, same threads, keys
-and values in f16, flash attention on for the peer, weights warm in both. The peer's settings
+Each row is measured in pairs A B A B: one run of decant, one of the peer, same file, same threads,
+keys and values in f16, flash attention on for the peer, weights warm in both. The peer's settings
 (repacking on and off, where the build knows it) are tried first and the best is kept. The linear
 read bandwidth is measured before the first pair and after each one (`decant bench --rulers`). A
 ratio is the median of the pairs' ratios; only ratios of one run mean something. Keep everything
@@ -217,7 +217,7 @@ def main():
         print(f"{args.model}, {args.pairs} pairs; shares are of the measured read bandwidth and of "
               "the measured arithmetic peak\n"
               f"{'row':<10} {'threads':>7} {'decant':>9} {'peer':>9} {'ratio':>8}   "
-              f"{'bandwidth: ours, peer':<15}   {'peak: ours, peer':<15}  GB/s  peer's best setting",
+              f"{'bandwidth: ours, peer':<15}   {'peak: ours, peer':<15}  GB/s  peer's best",
               flush=True)
         rows = []
         for work in works:

@@ -123,7 +123,8 @@ def main():
                     (f"blk.{i}.ffn_gate.weight", ff, width, usual),
                     (f"blk.{i}.ffn_up.weight", ff, width, usual),
                     (f"blk.{i}.ffn_down.weight", width, ff, chosen)]
-    tensors += [("output_norm.weight", width, 0, TYPES.F32), ("output.weight", vocab, width, better)]
+    tensors += [("output_norm.weight", width, 0, TYPES.F32),
+                ("output.weight", vocab, width, better)]
 
     for name, rows, cols, kind in tensors:
         shape = [rows, cols] if cols else [rows]

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""bench_test.py DECANT ROOT: the answers of `decant bench` on a tiny model, and that the scripts
+beside this file are well formed. Nothing here depends on how fast the machine is.
+
+The expected bytes are sums by hand over the shapes that tests/data/models/gemma3/model-f16.gguf
+states: 7 layers 64 wide, 4 heads of 32, one of them for keys and values, 144 in the feed-forward
+part, 640 tokens tied, a window of 16 in all layers but the sixth.
+"""
+import ast
+import json
+import pathlib
+import subprocess
+import sys
+
+DECANT, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+MODEL = str(ROOT / "tests/data/models/gemma3/model-f16.gguf")
+LAYERS = 7 * (2 * 128 * 64 + 2 * 32 * 64 + 3 * 144 * 64) * 2
+HEAD = 640 * 64 * 2
+KV = 2 * 32 * 2  # of a token in a layer, f16
+
+failures = 0
+
+
+def check(what, ok):
+    global failures
+    if not ok:
+        failures += 1
+        print(f"FAILED: {what}")
+
+
+def run(*arguments):
+    return subprocess.run([DECANT, "bench", *map(str, arguments)], capture_output=True, text=True)
+
+
+def positive(value):
+    return isinstance(value, float) and value > 0
+
+
+done = run("--model", MODEL, "--threads", "1,2", "--prompt", 20, "--generate", 4, "--depth", "0,24",
+           "--batch", "1,3", "--repeat", 2, "--isa", "portable", "--profile", "--json")
+check(f"exit status {done.returncode}: {done.stderr}", done.returncode == 0)
+out = json.loads(done.stdout)
+check("model", out["model"] == MODEL)
+check("isa", out["isa"] == "portable")
+check("threads", out["threads"] == [1, 2])
+for key in ("read_bandwidth_gbs", "int8_peak_gmacs", "load_ms"):
+    check(key, positive(out[key]))
+check("rulers", [r["threads"] for r in out["rulers"]] == [1, 2])
+wanted = [("prefill", 20, 0, 1), ("decode", 4, 0, 1), ("decode", 4, 24, 1), ("batch", 4, 0, 1),
+          ("batch", 12, 0, 3)]
+found = [(r["kind"], r["tokens"], r["depth"], r["batch"]) for r in out["results"]]
+check(f"kinds of results {found}", found == wanted * 2)
+for r in out["results"]:
+    check("threads of a result", r["threads"] in (1, 2))
+    for key in ("tokens_per_second", "bytes_per_token", "bandwidth_share", "peak_share",
+                "read_bandwidth_before_gbs", "read_bandwidth_after_gbs"):
+        check(f"{r['kind']} {key}: {r[key]}", positive(r[key]))
+    check("samples", len(r["samples"]) == 2 and all(map(positive, r["samples"])))
+    check("the median of two", abs(r["tokens_per_second"] / (sum(r["samples"]) / 2) - 1) < 1e-9)
+    bandwidth = (r["read_bandwidth_before_gbs"] + r["read_bandwidth_after_gbs"]) / 2
+    share = r["tokens_per_second"] * r["bytes_per_token"] / 1e9 / bandwidth
+    check("share of the bandwidth", abs(r["bandwidth_share"] / share - 1) < 1e-9)
+    check("floats are held against the float peak", r["peak"] == "f32")
+    check("operations", [o["name"] for o in r["operations"]] ==
+          ["embed", "qkv", "attend", "attention_output", "gate_up", "down", "logits", "other"])
+by_kind = {(r["kind"], r["depth"], r["batch"]): r["bytes_per_token"] for r in out["results"]}
+# A token at position p reads p + 1 keys. Decoding at 24 begins with the one at position 24.
+check("bytes of decoding", by_kind["decode", 24, 1] ==
+      LAYERS + HEAD + KV * (6 * 16 + (25 + 26 + 27 + 28) / 4))
+check("bytes of decoding from the start", by_kind["decode", 0, 1] ==
+      LAYERS + HEAD + KV * 7 * (2 + 3 + 4 + 5) / 4)
+check("bytes of a batch", abs(by_kind["batch", 0, 3] -
+      ((LAYERS + HEAD) / 3 + KV * 7 * (1 + 2 + 3 + 4) / 4)) < 1e-6)
+
+done = run("--model", MODEL, "--threads", 1, "--prompt", 0, "--generate", 2, "--depth", 3, "--batch",
+           0, "--repeat", 1)
+check("the table", done.returncode == 0 and "decode 2 at 3" in done.stdout)
+check("a kind left out", "prefill" not in done.stdout and "batch" not in done.stdout)
+done = run("--rulers", "--threads", "2", "--json")
+rulers = json.loads(done.stdout)["rulers"]
+check("rulers alone", len(rulers) == 1 and all(
+    positive(rulers[0][k]) for k in ("read_bandwidth_gbs", "int8_peak_gmacs", "f32_peak_gmacs")))
+
+for arguments, word in [
+        ([], "--model"), (["--model", MODEL, "--threads", "0"], "--threads"),
+        (["--model", MODEL, "--threads", "1,"], "--threads"),
+        (["--model", MODEL, "--depth", "x"], "--depth"),
+        (["--model", MODEL, "--repeat", "0"], "--repeat"),
+        (["--model", MODEL, "--activations", "int4"], "--activations"),
+        (["--model", MODEL, "--kv-type", "int3"], "--kv-type"),
+        (["--model", MODEL, "--speed", "1"], "--speed")]:
+    done = run(*arguments)
+    check(f"usage error of {arguments}: {done.returncode}, {done.stderr[:100]}",
+          done.returncode == 2 and word in done.stderr.splitlines()[0] and not done.stdout)
+done = run("--model", "missing.gguf")
+check("a missing file", done.returncode == 1 and "missing.gguf" in done.stderr and not done.stdout)
+done = run("--model", MODEL, "--isa", "quantum")
+check("an unknown instruction set", done.returncode == 1 and "quantum" in done.stderr)
+
+scripts = ROOT / "tests/bench"
+done = subprocess.run([sys.executable, scripts / "compare.py", "--help"], capture_output=True,
+                      text=True)
+check("compare.py --help", done.returncode == 0 and "--peer" in done.stdout)
+ast.parse((scripts / "make_model.py").read_text(encoding="utf-8"))
+
+print("bench: all as expected" if failures == 0 else f"bench: {failures} failures")
+sys.exit(failures != 0)
