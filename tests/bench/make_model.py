@@ -19,7 +19,8 @@ TYPES = gguf.GGMLQuantizationType
 
 
 def blocks_f16(rng, rows, cols, deviation):
-    return (rng.standard_normal((rows, cols), np.float32) * deviation).astype(np.float16)
+    table = (rng.standard_normal(65536, np.float32) * deviation).astype(np.float16)
+    return table[rng.integers(0, 65536, (rows, cols), np.uint16)]
 
 
 def f16_bytes(value, n):
