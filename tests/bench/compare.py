@@ -118,6 +118,8 @@ class Peer:
                        "-c", work.batch * (work.generate + 32), "-npp", 1, "-ntg", work.generate,
                        "-npl", work.batch, "--output-format", "jsonl"] + setting
             lines = [l for l in output_of(command).splitlines() if l.startswith("{")]
+            if not lines:
+                raise Failed(f"{' '.join(map(str, command))}: printed no result")
             return json.loads(lines[-1])["speed_tg"]
         command = [self.bench, "-m", self.model, "-t", threads, "-fa", 1, "-r", 1, "-o", "json",
                    "-p", work.prompt, "-n", work.generate] + setting
@@ -126,11 +128,16 @@ class Peer:
         return json.loads(output_of(command))[-1]["avg_ts"]
 
     def best(self, work):
-        """The candidate with the best of two runs."""
-        candidates = self.candidates(work)
-        if len(candidates) == 1:
-            return candidates[0]
-        return max(candidates, key=lambda c: max(self.run(work, *c) for _ in range(2)))
+        """The candidate with the best of two runs; one that fails is named and left out."""
+        rates = {}
+        for number, candidate in enumerate(self.candidates(work)):
+            try:
+                rates[number] = max(self.run(work, *candidate) for _ in range(2))
+            except Failed as error:
+                print(f"compare.py: {work.name}: left out: {error}", file=sys.stderr)
+        if not rates:
+            raise Failed(f"{work.name}: no setting of the peer works")
+        return self.candidates(work)[max(rates, key=rates.get)]
 
 
 class BusyProcesses:
