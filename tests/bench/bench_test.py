@@ -72,8 +72,8 @@ check("bytes of decoding from the start", by_kind["decode", 0, 1] ==
 check("bytes of a batch", abs(by_kind["batch", 0, 3] -
       ((LAYERS + HEAD) / 3 + KV * 7 * (1 + 2 + 3 + 4) / 4)) < 1e-6)
 
-done = run("--model", MODEL, "--threads", 1, "--prompt", 0, "--generate", 2, "--depth", 3, "--batch",
-           0, "--repeat", 1)
+done = run("--model", MODEL, "--threads", 1, "--prompt", 0, "--generate", 2, "--depth", 3,
+           "--batch", 0, "--repeat", 1)
 check("the table", done.returncode == 0 and "decode 2 at 3" in done.stdout)
 check("a kind left out", "prefill" not in done.stdout and "batch" not in done.stdout)
 done = run("--rulers", "--threads", "2", "--json")

@@ -198,7 +198,7 @@ def line_of(row):
             f"{percent('our_bandwidth_share')} {percent('peer_bandwidth_share')}   "
             f"{percent('our_peak_share')} {percent('peer_peak_share')}   "
             f"{statistics.median(row['read_bandwidth_gbs']):>5.1f}  "
-            f"{row['peer_threads']} thread(s) {row['peer_setting']}")
+            f"{row['peer_threads']} thread(s) {row['peer_setting'] or 'defaults'}")
     if "share_of_quiet" in row:
         text += f"; {100 * row['share_of_quiet']:.0f} % of our quiet {row['quiet']:.1f}"
     return text
