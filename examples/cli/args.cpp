@@ -61,7 +61,8 @@ std::vector<decant::Token> parse_tokens(const std::string& what, std::string_vie
 static decant::KvType kv_type(const std::string& name) {
   if (name == "f32") return decant::KvType::f32;
   if (name == "f16") return decant::KvType::f16;
-  throw UsageError("--kv-type " + name + ": this build knows f32 and f16, or a pair K,V of them");
+  if (name == "bf16") return decant::KvType::bf16;
+  throw UsageError("--kv-type " + name + ": this build knows f32, f16 and bf16, or a pair K,V of them");
 }
 
 decant::ModelOptions model_options_but_threads(const Args& args) {

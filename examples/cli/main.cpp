@@ -34,7 +34,7 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
   inspect     --model M [--json]
               what is in the file
 
-model flags:   --backend cpu|reference  --kv-type f32|f16 or K,V  --threads N  --context N
+model flags:   --backend cpu|reference  --kv-type f32|f16|bf16 or K,V  --threads N  --context N
                --chunk N  --isa portable
 sampler flags: --preset greedy|precise|balanced|creative  --temperature X  --top-k N  --top-p X
                --min-p X  --typical-p X  --repetition-penalty X  --frequency-penalty X

@@ -175,7 +175,7 @@ class DECANT_API Reader {
 
 enum class Backend { cpu, reference };
 /// How keys and values are stored. `automatic` is f16, and f32 for the reference backend.
-enum class KvType { automatic, f32, f16 };
+enum class KvType { automatic, f32, f16, bf16 };
 enum class LogLevel { info, warning };
 
 struct ModelOptions {

@@ -45,7 +45,7 @@ static Status check_options(const ModelOptions& o) {
   if (o.chunk < 1 || o.chunk > 4096) return wrong("chunk", "1 to 4096");
   if (o.sessions < 1 || o.sessions > 65536) return wrong("sessions", "1 to 65536");
   const auto known = [](KvType t) {
-    return t == KvType::automatic || t == KvType::f32 || t == KvType::f16;
+    return t == KvType::automatic || t == KvType::f32 || t == KvType::f16 || t == KvType::bf16;
   };
   if (!known(o.kv_keys) || !known(o.kv_values)) return wrong("kv_keys and kv_values", "a KvType");
   if (o.backend != decant::Backend::cpu && o.backend != decant::Backend::reference)

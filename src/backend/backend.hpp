@@ -122,6 +122,11 @@ class Backend {
   /// The number of items of an operation in this pass.
   virtual std::size_t count(Operation op, int layer) const = 0;
   virtual void run(Operation op, int layer, std::size_t item, int worker) noexcept = 0;
+  /// What all items of an operation read may be made by items of their own, which must be finished
+  /// before the others start. None by default.
+  virtual std::size_t count_prologue(Operation, int /*layer*/) const { return 0; }
+  virtual void run_prologue(Operation, int /*layer*/, std::size_t /*item*/,
+                            int /*worker*/) noexcept {}
 };
 
 }  // namespace decant::detail

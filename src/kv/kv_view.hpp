@@ -13,7 +13,7 @@ namespace decant::detail {
 inline constexpr int kPageTokens = 16;
 
 /// The bytes of one stored key or value element.
-constexpr std::size_t kv_element_bytes(KvType type) { return type == KvType::f16 ? 2 : 4; }
+constexpr std::size_t kv_element_bytes(KvType type) { return type == KvType::f32 ? 4 : 2; }
 
 /// Layers that keep the same positions in pages of the same shape.
 struct KvGroupSpec {

@@ -136,6 +136,13 @@ bool Engine::run_pass() noexcept {
     const Profile::Timer timer(profile_, op);
     Context context{backend_.get(), op, layer};
     pool_->run(
+        backend_->count_prologue(op, layer),
+        [](void* c, std::size_t item, int worker) noexcept {
+          const auto* context = static_cast<Context*>(c);
+          context->backend->run_prologue(context->op, context->layer, item, worker);
+        },
+        &context);
+    pool_->run(
         backend_->count(op, layer),
         [](void* c, std::size_t item, int worker) noexcept {
           const auto* context = static_cast<Context*>(c);

@@ -14,8 +14,11 @@ namespace decant::detail {
 
 namespace {
 
-constexpr int kItemGroups = 4;       // row groups in an item of most operations
+constexpr int kManyItemGroups = 4;   // row groups in an item, when there are many rows of tokens
+constexpr int kFewItemGroups = 2;    // 32 columns: a whole block of the next operation's input
 constexpr int kHeadItemGroups = 16;  // of the output head
+constexpr int kOwnRows = 8;          // up to here each worker makes the input rows for itself
+constexpr int kPrologueRows = 4;     // rows of a prologue's item
 constexpr int kSplit = 256;          // positions of an attention split
 
 std::size_t cpu_size(int n) { return static_cast<std::size_t>(n); }
@@ -34,12 +37,29 @@ struct Rows {
   const T* operator[](int row) const { return data.data() + cpu_size(row) * cpu_size(width); }
 };
 
-/// What one worker keeps: the input rows of the operation it is in, and scratch.
+/// Rows that weights are multiplied with: as int8 blocks, as floats, or both.
+struct Inputs {
+  Rows<ActBlock> acts;  // [rows][widest / 32]
+  Rows<float> floats;   // [rows][widest]
+  void resize(int n_rows, int widest) {
+    acts.resize(n_rows, widest / kActBlock);
+    floats.resize(n_rows, widest);
+  }
+};
+
+/// How an operation's weights want their input.
+struct InputKind {
+  bool integer = false, floats = false;
+  void add(const Weight& weight) {
+    (packed_is_integer(weight.type) ? integer : floats) = true;
+  }
+};
+
+/// What one worker keeps.
 struct CpuWorker {
-  std::uint64_t prepared = 0;                // the operation whose input rows these are
-  Rows<ActBlock> acts;                       // [max_rows][widest / 32]
-  Rows<float> floats;                        // [max_rows][widest]
-  std::vector<float> sum, normed;            // [n_embd]
+  std::uint64_t prepared = 0;                // the operation whose input rows `own` holds
+  Inputs own;                                // [kOwnRows]
+  std::vector<float> sum, normed;            // [widest]
   Rows<float> out, out2;                     // [max_rows][widest item]
   std::vector<float> attention;              // attend_scratch
   std::vector<float> max, state_sum, state;  // attention: [rows][group], the last x value_dim
@@ -52,6 +72,8 @@ class CpuBackend final : public Backend {
   void begin(const Batch& batch) override;
   std::size_t count(Operation op, int layer) const override;
   void run(Operation op, int layer, std::size_t item, int worker) noexcept override;
+  std::size_t count_prologue(Operation op, int layer) const override;
+  void run_prologue(Operation op, int layer, std::size_t item, int worker) noexcept override;
 
  private:
   struct RowBlock {
@@ -61,21 +83,33 @@ class CpuBackend final : public Backend {
   void embed(int row);
   void qkv(int layer, int head, CpuWorker& w);
   void attend(int layer, int item, CpuWorker& w);
-  void project(const Weight& weight, const Vector& bias, int item, CpuWorker& w);
+  void project(Operation op, int layer, const Weight& weight, const Vector& bias, int item,
+               CpuWorker& w);
   void gate_up(int layer, int item, CpuWorker& w);
   void logits(int item, CpuWorker& w);
 
-  void prepare(Operation op, int layer, CpuWorker& w);
-  void set_input(CpuWorker& w, int at, const float* x, int n, bool integer, bool floats);
-  void prepare_normed(const float* residual, bool pending, const Vector& post_norm,
-                      const Vector& norm, int row, int at, bool integer, bool floats, CpuWorker& w);
-  void store_residual(const Rows<float>& from, bool pending, const Vector& post_norm,
-                      const Vector& norm, Rows<float>& to, CpuWorker& w);
-  void multiply(const Weight& weight, int first_group, int n_groups, int n_rows, CpuWorker& w,
+  int n_inputs(Operation op) const {
+    return op == Operation::logits ? static_cast<int>(logits_rows_.size()) : n_rows();
+  }
+  InputKind input_kind(Operation op, int layer) const;
+  bool made_by_producer(Operation op, int layer) const;
+  bool has_prologue(Operation op, int layer) const {
+    return n_inputs(op) > kOwnRows && !made_by_producer(op, layer);
+  }
+  const Inputs& inputs(Operation op, int layer, CpuWorker& w);
+  void make_input(Operation op, int layer, int at, Inputs& to, float* residual, CpuWorker& w) const;
+  void set_input(Inputs& to, int at, int column, const float* x, int n, InputKind kind) const;
+  void store_residual(Operation op, int layer, CpuWorker& w);
+  float* new_residual(Operation op, int row) {
+    return op == Operation::qkv       ? residual_[1][row]
+           : op == Operation::gate_up ? residual_[0][row]
+                                      : nullptr;
+  }
+  void multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in, int n_rows,
                 float* out, int out_stride) const;
   void attended_row(int layer, int row, float* to) const;
-  void rotate(const LayerSpec& l, int row, float* head) const;
   int n_rows() const { return static_cast<int>(batch_.rows.size()); }
+  int item_groups() const { return n_rows() > kOwnRows ? kManyItemGroups : kFewItemGroups; }
   /// Layer 0 has no layer before it, and nothing pending: any norm does.
   const Vector& post_ffn_norm_before(int layer) const {
     return layer_weights(std::max(0, layer - 1)).post_ffn_norm;
@@ -93,9 +127,11 @@ class CpuBackend final : public Backend {
   std::vector<CpuWorker> workers_;
 
   Rows<float> residual_[2];  // qkv reads 0 and writes 1, gate_up the other way round
-  Rows<float> q_, attended_, ff_, output_;
+  Rows<float> q_, output_;
+  Inputs normed_;  // of qkv, gate_up and logits, made by their prologues
+  Inputs made_;    // of attention_output and down, made by attend and gate_up
   std::vector<std::vector<double>> inverse_frequency_;  // [rope][dims / 2]
-  std::vector<Rows<float>> rope_;                       // [rope][max_rows][dims / 2]{cos, sin}
+  std::vector<Rows<float>> rope_;                       // [rope][max_rows][2][dims]: CpuKernels::rotate
   // A few rows with long contexts are attended split by split: [split][row][head].
   bool by_split_ = false;
   Rows<float> part_max_, part_sum_, part_output_;
@@ -118,11 +154,10 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   const int rows = limits.max_rows;
   const int widest = cpu_padded(std::max({spec.n_embd, attended_width, ff_width}));
   const int item_width =
-      std::max(cpu_padded(head_width), std::max(kItemGroups, kHeadItemGroups) * kRowGroup);
+      std::max({cpu_padded(head_width), group * value_dim, kHeadItemGroups * kRowGroup});
   for (int i = 0; i < limits.n_workers; ++i) {
     CpuWorker w;
-    w.acts.resize(rows, widest / kActBlock);
-    w.floats.resize(rows, widest);
+    w.own.resize(std::min(rows, kOwnRows), widest);
     w.sum.resize(cpu_size(widest));
     w.normed.resize(cpu_size(widest));
     w.out.resize(rows, item_width);
@@ -136,8 +171,8 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   for (auto& residual : residual_) residual.resize(rows, cpu_padded(spec.n_embd));
   output_.resize(rows, cpu_padded(spec.n_embd));
   q_.resize(rows, q_width);
-  attended_.resize(rows, attended_width);
-  ff_.resize(rows, cpu_padded(ff_width));
+  normed_.resize(rows, widest);
+  made_.resize(rows, widest);
   const int parts = cpu_blocks(limits.max_positions, kSplit) * kCpuAttentionRows;
   part_max_.resize(parts, n_heads);
   part_sum_.resize(parts, n_heads);
@@ -146,7 +181,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   logits_rows_.reserve(cpu_size(rows));
   for (const RopeSpec& rope : spec.ropes) {
     inverse_frequency_.push_back(rope_frequencies(rope));
-    rope_.emplace_back().resize(rows, rope.dims);
+    rope_.emplace_back().resize(rows, 2 * rope.dims);
   }
 }
 
@@ -189,9 +224,9 @@ std::size_t CpuBackend::count(Operation op, int layer) const {
   switch (op) {
     case Operation::qkv: return cpu_size(l.n_heads + 2 * l.n_kv_heads);
     case Operation::attend: return row_blocks_.size() * cpu_size(l.n_kv_heads);
-    case Operation::attention_output: return items(w.attention_output, kItemGroups);
-    case Operation::gate_up: return items(w.gate, kItemGroups);
-    default: return items(w.down, kItemGroups);
+    case Operation::attention_output: return items(w.attention_output, item_groups());
+    case Operation::gate_up: return items(w.gate, item_groups());
+    default: return items(w.down, item_groups());
   }
 }
 
@@ -204,10 +239,9 @@ void CpuBackend::run(Operation op, int layer, std::size_t item, int worker) noex
     case Operation::qkv: return qkv(layer, i, w);
     case Operation::attend: return attend(layer, i, w);
     case Operation::attention_output:
-      prepare(op, layer, w);
-      return project(l.attention_output, l.attention_output_bias, i, w);
+      return project(op, layer, l.attention_output, l.attention_output_bias, i, w);
     case Operation::gate_up: return gate_up(layer, i, w);
-    case Operation::down: prepare(op, layer, w); return project(l.down, l.down_bias, i, w);
+    case Operation::down: return project(op, layer, l.down, l.down_bias, i, w);
     case Operation::logits: return logits(i, w);
   }
 }
@@ -219,124 +253,137 @@ void CpuBackend::embed(int row) {
   const float scale = static_cast<float>(spec_.embedding_scale);
   for (int i = 0; i < spec_.n_embd; ++i) x[i] *= scale;
   for (std::size_t k = 0; k < rope_.size(); ++k) {
-    float* table = rope_[k][row];
-    for (std::size_t i = 0; i < inverse_frequency_[k].size(); ++i) {
-      const SinCos turn = sincos_d(static_cast<double>(r.position) * inverse_frequency_[k][i]);
-      table[2 * i] = static_cast<float>(turn.cos);
-      table[2 * i + 1] = static_cast<float>(turn.sin);
+    const RopeSpec& rope = spec_.ropes[k];
+    float* const cos = rope_[k][row];
+    float* const sin = cos + rope.dims;
+    const bool neighbours = rope.pairs == RopePairs::neighbours;
+    for (int i = 0; i < rope.dims / 2; ++i) {
+      const SinCos turn =
+          sincos_d(static_cast<double>(r.position) * inverse_frequency_[k][cpu_size(i)]);
+      const int first = neighbours ? 2 * i : i, second = neighbours ? first + 1 : i + rope.dims / 2;
+      cos[first] = cos[second] = static_cast<float>(turn.cos);
+      sin[second] = static_cast<float>(turn.sin);
+      sin[first] = -sin[second];
     }
   }
 }
 
-/// Row `at` of the worker's input: as int8 blocks, as floats, or both, as the weights need it.
-void CpuBackend::set_input(CpuWorker& w, int at, const float* x, int n, bool integer, bool floats) {
-  if (integer) kernels_.quantise(x, n, w.acts[at]);
-  if (floats) std::memcpy(w.floats[at], x, cpu_size(n) * sizeof(float));
+// ------------------------------------------------------------------------------------- input rows
+
+InputKind CpuBackend::input_kind(Operation op, int layer) const {
+  InputKind kind;
+  const LayerWeights& l = layer_weights(layer);
+  switch (op) {
+    case Operation::qkv:
+      for (const Weight* weight : {&l.q, &l.k, &l.v}) kind.add(*weight);
+      break;
+    case Operation::gate_up:
+      for (const Weight* weight : {&l.gate, &l.up}) kind.add(*weight);
+      break;
+    case Operation::attention_output: kind.add(l.attention_output); break;
+    case Operation::down: kind.add(l.down); break;
+    default: kind.add(weights_.head);
+  }
+  return kind;
 }
 
-/// The prologue of qkv, gate_up and logits: the norm of residual + post-norm(output).
-void CpuBackend::prepare_normed(const float* residual, bool pending, const Vector& post_norm,
-                                const Vector& norm, int row, int at, bool integer, bool floats,
-                                CpuWorker& w) {
-  kernels_.norm({residual, pending ? output_[row] : nullptr,
-                 post_norm.empty() ? nullptr : post_norm.data(), norm.data(), spec_.n_embd,
-                 static_cast<float>(spec_.norm_eps), w.sum.data(), w.normed.data()});
-  set_input(w, at, w.normed.data(), spec_.n_embd, integer, floats);
+/// Whether the operation before leaves the input as the weights want it. Attention cannot when its
+/// splits are still to be merged, or when a KV head's columns end inside a block.
+bool CpuBackend::made_by_producer(Operation op, int layer) const {
+  if (op == Operation::down) return true;
+  if (op != Operation::attention_output || by_split_) return false;
+  const LayerSpec& l = layer_spec(layer);
+  return !input_kind(op, layer).integer || l.group() * l.value_dim % kActBlock == 0;
 }
 
-/// The input rows of an operation, made once by each worker that takes an item of it.
-void CpuBackend::prepare(Operation op, int layer, CpuWorker& w) {
-  const std::uint64_t id = (pass_ * (spec_.layers.size() + 1) + cpu_size(layer)) * 8 +
-                           static_cast<std::uint64_t>(op) + 1;
-  if (w.prepared == id) return;
-  w.prepared = id;
-  const auto integer = [](const Weight& weight) { return packed_is_integer(weight.type); };
-  if (op == Operation::logits) {
-    const bool as_integer = integer(weights_.head);
-    int at = 0;
-    for (const int row : logits_rows_)
-      prepare_normed(residual_[0][row], true, weights_.layers.back().post_ffn_norm,
-                     weights_.final_norm, row, at++, as_integer, !as_integer, w);
-    return;
+/// Columns [column, + n) of row `at`; column and n are multiples of 32 where weights are integer.
+void CpuBackend::set_input(Inputs& to, int at, int column, const float* x, int n,
+                           InputKind kind) const {
+  if (kind.integer) kernels_.quantise(x, n, to.acts[at] + column / kActBlock);
+  if (kind.floats) std::memcpy(to.floats[at] + column, x, cpu_size(n) * sizeof(float));
+}
+
+/// Input row `at` of an operation that no producer made: for qkv, gate_up and logits the norm of
+/// residual + post-norm(output), whose inner sum goes to `residual`.
+void CpuBackend::make_input(Operation op, int layer, int at, Inputs& to, float* residual,
+                            CpuWorker& w) const {
+  const InputKind kind = input_kind(op, layer);
+  if (op == Operation::attention_output) {
+    const int width = layer_weights(layer).attention_output.cols;
+    if (by_split_) attended_row(layer, at, w.normed.data());
+    return set_input(to, at, 0, by_split_ ? w.normed.data() : made_.floats[at], width, kind);
   }
   const LayerWeights& l = layer_weights(layer);
-  for (int row = 0; row < n_rows(); ++row) {
-    switch (op) {
-      case Operation::qkv: {
-        const bool any = integer(l.q) || integer(l.k) || integer(l.v);
-        const bool all = integer(l.q) && integer(l.k) && integer(l.v);
-        prepare_normed(residual_[0][row], layer > 0, post_ffn_norm_before(layer), l.attention_norm,
-                       row, row, any, !all, w);
-        break;
-      }
-      case Operation::gate_up: {
-        const bool any = integer(l.gate) || integer(l.up), all = integer(l.gate) && integer(l.up);
-        prepare_normed(residual_[1][row], true, l.post_attention_norm, l.ffn_norm, row, row, any,
-                       !all, w);
-        break;
-      }
-      case Operation::attention_output: {
-        const bool as_integer = integer(l.attention_output);
-        const float* x = attended_[row];
-        if (by_split_) {
-          attended_row(layer, row, w.normed.data());
-          x = w.normed.data();
-        }
-        set_input(w, row, x, l.attention_output.cols, as_integer, !as_integer);
-        break;
-      }
-      default: {
-        const bool as_integer = integer(l.down);
-        set_input(w, row, ff_[row], l.down.cols, as_integer, !as_integer);
-      }
-    }
+  const Vector* post_norm = &post_ffn_norm_before(layer);
+  const Vector* norm = &l.attention_norm;
+  int row = at;
+  if (op == Operation::gate_up) {
+    post_norm = &l.post_attention_norm;
+    norm = &l.ffn_norm;
+  } else if (op == Operation::logits) {
+    row = logits_rows_[cpu_size(at)];
+    post_norm = &weights_.layers.back().post_ffn_norm;
+    norm = &weights_.final_norm;
+  }
+  const bool pending = op != Operation::qkv || layer > 0;
+  kernels_.norm({residual_[op == Operation::gate_up ? 1 : 0][row],
+                 pending ? output_[row] : nullptr, post_norm->empty() ? nullptr : post_norm->data(),
+                 norm->data(), spec_.n_embd, static_cast<float>(spec_.norm_eps), residual,
+                 w.normed.data()});
+  set_input(to, at, 0, w.normed.data(), spec_.n_embd, kind);
+}
+
+std::size_t CpuBackend::count_prologue(Operation op, int layer) const {
+  if (op == Operation::embed || op == Operation::attend || !has_prologue(op, layer)) return 0;
+  return cpu_size(cpu_blocks(n_inputs(op), kPrologueRows));
+}
+
+void CpuBackend::run_prologue(Operation op, int layer, std::size_t item, int worker) noexcept {
+  CpuWorker& w = workers_[cpu_size(worker)];
+  const int first = static_cast<int>(item) * kPrologueRows;
+  const int end = std::min(first + kPrologueRows, n_inputs(op));
+  for (int at = first; at < end; ++at) {
+    float* const residual = new_residual(op, at);
+    make_input(op, layer, at, normed_, residual == nullptr ? w.sum.data() : residual, w);
   }
 }
 
-/// The new residual stream, by one item of the operation that sums it.
-void CpuBackend::store_residual(const Rows<float>& from, bool pending, const Vector& post_norm,
-                                const Vector& norm, Rows<float>& to, CpuWorker& w) {
+/// The input rows of an operation; few ones are made here, once by each worker that takes an item.
+const Inputs& CpuBackend::inputs(Operation op, int layer, CpuWorker& w) {
+  if (made_by_producer(op, layer)) return made_;
+  if (n_inputs(op) > kOwnRows) return normed_;
+  const std::uint64_t id = (pass_ * spec_.layers.size() + cpu_size(layer)) * 8 +
+                           static_cast<std::uint64_t>(op) + 1;
+  if (w.prepared != id) {
+    w.prepared = id;
+    for (int at = 0; at < n_inputs(op); ++at) make_input(op, layer, at, w.own, w.sum.data(), w);
+  }
+  return w.own;
+}
+
+/// The new residual stream, by one item of the operation that sums it where no prologue did.
+void CpuBackend::store_residual(Operation op, int layer, CpuWorker& w) {
+  if (has_prologue(op, layer)) return;
   for (int row = 0; row < n_rows(); ++row)
-    kernels_.norm({from[row], pending ? output_[row] : nullptr,
-                   post_norm.empty() ? nullptr : post_norm.data(), norm.data(), spec_.n_embd,
-                   static_cast<float>(spec_.norm_eps), to[row], w.normed.data()});
+    make_input(op, layer, row, w.own, new_residual(op, row), w);
 }
 
-/// Row groups [first_group, + n_groups) of a weight times the worker's rows.
-void CpuBackend::multiply(const Weight& weight, int first_group, int n_groups, int n_rows,
-                          CpuWorker& w, float* out, int out_stride) const {
-  kernels_.matmul({&weight, first_group, n_groups, w.acts[0], w.floats[0], cpu_size(w.acts.width),
-                   cpu_size(w.floats.width), n_rows, out, cpu_size(out_stride)});
+/// Row groups [first_group, + n_groups) of a weight times rows of input.
+void CpuBackend::multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in,
+                          int n_rows, float* out, int out_stride) const {
+  kernels_.matmul({&weight, first_group, n_groups, in.acts[0], in.floats[0],
+                   cpu_size(in.acts.width), cpu_size(in.floats.width), n_rows, out,
+                   cpu_size(out_stride)});
 }
 
-void CpuBackend::rotate(const LayerSpec& l, int row, float* head) const {
-  const RopeSpec& rope = spec_.ropes[cpu_size(l.rope)];
-  const float* table = rope_[cpu_size(l.rope)][row];
-  const int half = rope.dims / 2;
-  if (rope.pairs == RopePairs::neighbours) {
-    for (int i = 0; i < half; ++i) {
-      const float x = head[2 * i], y = head[2 * i + 1];
-      head[2 * i] = x * table[2 * i] - y * table[2 * i + 1];
-      head[2 * i + 1] = x * table[2 * i + 1] + y * table[2 * i];
-    }
-  } else {
-    for (int i = 0; i < half; ++i) {
-      const float x = head[i], y = head[i + half];
-      head[i] = x * table[2 * i] - y * table[2 * i + 1];
-      head[i + half] = x * table[2 * i + 1] + y * table[2 * i];
-    }
-  }
-}
+// ------------------------------------------------------------------------------------- operations
 
 /// One head of q, k or v for all rows: projection, bias, q/k norm, RoPE; k and v go into pages.
 void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
   const LayerSpec& l = layer_spec(layer);
   const LayerWeights& lw = layer_weights(layer);
-  prepare(Operation::qkv, layer, w);
-  if (head == 0) {
-    store_residual(residual_[0], layer > 0, post_ffn_norm_before(layer), lw.attention_norm,
-                   residual_[1], w);
-  }
+  const Inputs& in = inputs(Operation::qkv, layer, w);
+  if (head == 0) store_residual(Operation::qkv, layer, w);
   const bool is_q = head < l.n_heads, is_k = !is_q && head < l.n_heads + l.n_kv_heads;
   if (!is_q) head -= is_k ? l.n_heads : l.n_heads + l.n_kv_heads;
   const Weight& weight = is_q ? lw.q : is_k ? lw.k : lw.v;
@@ -344,8 +391,9 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
   const Vector& head_norm = is_q ? lw.q_norm : lw.k_norm;
   const int dim = is_q || is_k ? l.key_dim : l.value_dim;
   const int groups = weight.segment_groups();
-  multiply(weight, head * groups, groups, n_rows(), w, w.out[0], w.out.width);
+  multiply(weight, head * groups, groups, in, n_rows(), w.out[0], w.out.width);
 
+  const RopeSpec& rope = spec_.ropes[cpu_size(l.rope)];
   const KvView& kv = batch_.kv[cpu_size(l.kv_group)];
   for (int row = 0; row < n_rows(); ++row) {
     float* x = w.out[row];
@@ -354,7 +402,7 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
     if (is_q || is_k) {
       if (!head_norm.empty())
         kernels_.head_norm(x, head_norm.data(), dim, static_cast<float>(spec_.norm_eps));
-      rotate(l, row, x);
+      kernels_.rotate(x, rope_[cpu_size(l.rope)][row], rope.dims, rope.pairs);
     }
     if (is_q) {
       std::memcpy(q_[row] + head * dim, x, cpu_size(dim) * sizeof(float));
@@ -364,16 +412,13 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
     const std::int32_t page =
         batch_.sequences[cpu_size(r.sequence)][l.kv_group][r.position / kPageTokens];
     const int slot = r.position % kPageTokens;
-    std::byte* to = is_k ? kv.keys(page, l.kv_slot, head) : kv.values(page, l.kv_slot, head);
-    const KvType type = is_k ? kv.key_type : kv.value_type;
-    const int first = is_k ? slot : slot * dim, step = is_k ? kPageTokens : 1;
-    if (type == KvType::f16) {
-      auto* half = reinterpret_cast<std::uint16_t*>(to) + first;
-      for (int i = 0; i < dim; ++i) half[i * step] = f32_to_f16(x[i]);
-    } else {
-      auto* single = reinterpret_cast<float*>(to) + first;
-      for (int i = 0; i < dim; ++i) single[i * step] = x[i];
-    }
+    if (is_k)
+      kernels_.store_kv(kv.key_type, x, dim, kPageTokens,
+                        kv.keys(page, l.kv_slot, head) + cpu_size(slot) * kv_element_bytes(kv.key_type));
+    else
+      kernels_.store_kv(kv.value_type, x, dim, 1,
+                        kv.values(page, l.kv_slot, head) +
+                            cpu_size(slot * dim) * kv_element_bytes(kv.value_type));
   }
 }
 
@@ -403,23 +448,25 @@ void CpuBackend::attend(int layer, int item, CpuWorker& w) {
   a.sum = w.state_sum.data();
   a.output = w.state.data();
   kernels_.attend(a);
+  const int width = group * l.value_dim;
+  InputKind kind = input_kind(Operation::attention_output, layer);
+  if (!made_by_producer(Operation::attention_output, layer)) kind = {false, true};
   for (int row = 0; row < block.n_rows; ++row) {
     const int at = block.first_row + row;
-    for (int i = 0; i < group; ++i) {
-      const std::size_t query = cpu_size(row * group + i);
-      const float* state = a.output + query * cpu_size(l.value_dim);
-      const int h = head * group + i;
-      if (by_split_) {
-        const int part = block.first_split * kCpuAttentionRows + at;
-        part_max_[part][h] = a.max[query];
-        part_sum_[part][h] = a.sum[query];
-        std::memcpy(part_output_[part] + h * l.value_dim, state,
-                    cpu_size(l.value_dim) * sizeof(float));
-      } else {
-        float* to = attended_[at] + h * l.value_dim;
-        for (int d = 0; d < l.value_dim; ++d) to[d] = state[d] / a.sum[query];
-      }
+    const std::size_t query = cpu_size(row * group);
+    const float* const state = a.output + query * cpu_size(l.value_dim);
+    if (by_split_) {
+      const int part = block.first_split * kCpuAttentionRows + at;
+      std::memcpy(part_max_[part] + head * group, a.max + query, cpu_size(group) * sizeof(float));
+      std::memcpy(part_sum_[part] + head * group, a.sum + query, cpu_size(group) * sizeof(float));
+      std::memcpy(part_output_[part] + head * width, state, cpu_size(width) * sizeof(float));
+      continue;
     }
+    float* const x = w.out[0];
+    for (int i = 0; i < group; ++i)
+      kernels_.divide(state + i * l.value_dim, a.sum[query + cpu_size(i)], l.value_dim,
+                      x + i * l.value_dim);
+    set_input(made_, at, head * width, x, width, kind);
   }
 }
 
@@ -435,14 +482,16 @@ void CpuBackend::attended_row(int layer, int row, float* to) const {
       kernels_.merge(&max, &sum, output, part_max_[part][h], part_sum_[part][h],
                      part_output_[part] + h * l.value_dim, l.value_dim);
     }
-    for (int d = 0; d < l.value_dim; ++d) output[d] /= sum;
+    kernels_.divide(output, sum, l.value_dim, output);
   }
 }
 
 /// Output rows of attention_output and down.
-void CpuBackend::project(const Weight& weight, const Vector& bias, int item, CpuWorker& w) {
-  const int first = item * kItemGroups, n = std::min(kItemGroups, weight.n_groups() - first);
-  multiply(weight, first, n, n_rows(), w, output_[0] + first * kRowGroup, output_.width);
+void CpuBackend::project(Operation op, int layer, const Weight& weight, const Vector& bias,
+                         int item, CpuWorker& w) {
+  const Inputs& in = inputs(op, layer, w);
+  const int first = item * item_groups(), n = std::min(item_groups(), weight.n_groups() - first);
+  multiply(weight, first, n, in, n_rows(), output_[0] + first * kRowGroup, output_.width);
   if (bias.empty()) return;
   const int end = std::min((first + n) * kRowGroup, weight.rows);
   for (int row = 0; row < n_rows(); ++row)
@@ -451,13 +500,13 @@ void CpuBackend::project(const Weight& weight, const Vector& bias, int item, Cpu
 
 void CpuBackend::gate_up(int layer, int item, CpuWorker& w) {
   const LayerWeights& l = layer_weights(layer);
-  prepare(Operation::gate_up, layer, w);
-  if (item == 0)
-    store_residual(residual_[1], true, l.post_attention_norm, l.ffn_norm, residual_[0], w);
-  const int first = item * kItemGroups, n = std::min(kItemGroups, l.gate.n_groups() - first);
-  multiply(l.gate, first, n, n_rows(), w, w.out[0], w.out.width);
-  multiply(l.up, first, n, n_rows(), w, w.out2[0], w.out2.width);
+  const Inputs& in = inputs(Operation::gate_up, layer, w);
+  if (item == 0) store_residual(Operation::gate_up, layer, w);
+  const int first = item * item_groups(), n = std::min(item_groups(), l.gate.n_groups() - first);
+  multiply(l.gate, first, n, in, n_rows(), w.out[0], w.out.width);
+  multiply(l.up, first, n, in, n_rows(), w.out2[0], w.out2.width);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, l.gate.rows - begin);
+  const InputKind kind = input_kind(Operation::down, layer);
   for (int row = 0; row < n_rows(); ++row) {
     float* gate = w.out[row];
     float* up = w.out2[row];
@@ -465,16 +514,17 @@ void CpuBackend::gate_up(int layer, int item, CpuWorker& w) {
       if (!l.gate_bias.empty()) gate[i] += l.gate_bias[cpu_size(begin + i)];
       if (!l.up_bias.empty()) up[i] += l.up_bias[cpu_size(begin + i)];
     }
-    kernels_.activate(layer_spec(layer).activation, gate, up, width, ff_[row] + begin);
+    kernels_.activate(layer_spec(layer).activation, gate, up, width, gate);
+    set_input(made_, row, begin, gate, width, kind);
   }
 }
 
 void CpuBackend::logits(int item, CpuWorker& w) {
-  prepare(Operation::logits, static_cast<int>(spec_.layers.size()), w);
+  const Inputs& in = inputs(Operation::logits, 0, w);
   const int first = item * kHeadItemGroups,
             n = std::min(kHeadItemGroups, weights_.head.n_groups() - first);
   const int n_wanted = static_cast<int>(logits_rows_.size());
-  multiply(weights_.head, first, n, n_wanted, w, w.out[0], w.out.width);
+  multiply(weights_.head, first, n, in, n_wanted, w.out[0], w.out.width);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, spec_.n_vocab - begin);
   for (int i = 0; i < n_wanted; ++i)
     std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(i)])].logits + begin, w.out[i],

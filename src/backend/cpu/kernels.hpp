@@ -62,8 +62,9 @@ struct AttendArgs {
   float* output;  // [n_rows * group][value_dim], not yet divided by sum
 };
 inline constexpr int kCpuAttentionRows = 16;
+inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
 inline constexpr std::size_t attend_scratch(int value_dim) {
-  return 4 * (256 + 16 + static_cast<std::size_t>(value_dim));
+  return kCpuMaxQueries * (256 + 16 + static_cast<std::size_t>(value_dim));
 }
 
 struct CpuKernels {
@@ -76,10 +77,16 @@ struct CpuKernels {
   /// (max, sum, output) of a later split into that of the splits before it.
   void (*merge)(float* max, float* sum, float* output, float other_max, float other_sum,
                 const float* other_output, int value_dim);
-  /// to[i] = activation(gate[i] + gate_bias[i]) * (up[i] + up_bias[i]); biases may be null.
+  /// to[i] = x[i] / by
+  void (*divide)(const float* x, float by, int n, float* to);
+  /// to[i] = activation(gate[i]) * up[i]
   void (*activate)(Activation activation, const float* gate, const float* up, int n, float* to);
   /// x / rms(x) * weight in place.
   void (*head_norm)(float* x, const float* weight, int n, float eps);
+  /// RoPE in place; table [2][dims]: cosines, then sines, those of a pair's first coordinate negated.
+  void (*rotate)(float* x, const float* table, int dims, RopePairs pairs);
+  /// x[i] to element i * step of a page.
+  void (*store_kv)(KvType type, const float* x, int n, int step, std::byte* to);
 };
 
 /// The best table that this processor runs, or the one of that name ("portable", "avx2", "avx512",

@@ -1,5 +1,7 @@
 // The vector layer for AVX2 with FMA and F16C: pairs of 256-bit vectors, lanes 0-7 and 8-15.
 inline constexpr bool kManyTokens = true;  // kernels for several tokens at a time
+inline constexpr int kAccumulators = 6;    // that stay in registers
+inline constexpr int kQueries = 6;         // that attention takes at a time
 struct F {
   __m256 lo, hi;
 };
@@ -46,6 +48,20 @@ DECANT_VEC F f_from_bf16(const void* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
 }
+DECANT_VEC void f_store_f16(void* p, F a) {
+  auto* h = static_cast<__m128i*>(p);
+  _mm_storeu_si128(h, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(h + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+DECANT_VEC F f_swap_pairs(F a) {
+  return {_mm256_permute_ps(a.lo, 0xB1), _mm256_permute_ps(a.hi, 0xB1)};
+}
+DECANT_VEC float f_sum(F a) {
+  const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
 DECANT_VEC F f_from_i(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 DECANT_VEC I i_round(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
 DECANT_VEC I i_set(std::int32_t a) {
@@ -54,6 +70,25 @@ DECANT_VEC I i_set(std::int32_t a) {
 }
 DECANT_VEC I i_add(I a, I b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+DECANT_VEC I i_magnitude(F a) {
+  const F positive = f_abs(a);
+  return {_mm256_castps_si256(positive.lo), _mm256_castps_si256(positive.hi)};
+}
+DECANT_VEC I i_max(I a, I b) {
+  return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
+}
+DECANT_VEC std::int32_t i_highest(I a) {
+  const __m256i eight = _mm256_max_epi32(a.lo, a.hi);
+  __m128i v = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(v, _mm_shuffle_epi32(v, 0xB1)));
+}
+DECANT_VEC std::int32_t i_sum(I a) {
+  const __m256i eight = _mm256_add_epi32(a.lo, a.hi);
+  __m128i v = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0xB1)));
 }
 template <int N>
 DECANT_VEC I i_shl(I a) {
@@ -97,8 +132,14 @@ DECANT_VEC B b_shift(B a) {
 DECANT_VEC __m256i avx2_dot(__m256i acc, __m256i u, __m256i q) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, q), _mm256_set1_epi16(1)));
 }
-DECANT_VEC I dot(I acc, B codes, std::int32_t q) {
-  const __m256i b = _mm256_set1_epi32(q);
+DECANT_VEC __m256i avx2_four_bytes(const std::int8_t* q) {
+  std::int32_t four;
+  __builtin_memcpy(&four, q, 4);
+  return _mm256_set1_epi32(four);
+}
+/// acc + codes x the four bytes at q, which every lane sees.
+DECANT_VEC I dot(I acc, B codes, const std::int8_t* q) {
+  const __m256i b = avx2_four_bytes(q);
   return {avx2_dot(acc.lo, codes.lo, b), avx2_dot(acc.hi, codes.hi, b)};
 }
 // Codes of 8 bits would overflow: their signed values (u - 128), as |w| times q with w's sign;
@@ -108,7 +149,7 @@ DECANT_VEC __m256i avx2_dot8(__m256i acc, __m256i u, __m256i q) {
   const __m256i w = _mm256_xor_si256(u, _mm256_set1_epi8(static_cast<char>(0x80)));
   return avx2_dot(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
 }
-DECANT_VEC I dot8(I acc, B codes, std::int32_t q) {
-  const __m256i b = _mm256_set1_epi32(q);
+DECANT_VEC I dot8(I acc, B codes, const std::int8_t* q) {
+  const __m256i b = avx2_four_bytes(q);
   return {avx2_dot8(acc.lo, codes.lo, b), avx2_dot8(acc.hi, codes.hi, b)};
 }

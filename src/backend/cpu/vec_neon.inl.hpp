@@ -1,6 +1,8 @@
 // The vector layer for NEON with the dot product instructions: four 128-bit vectors, four lanes
 // each.
 inline constexpr bool kManyTokens = true;  // kernels for several tokens at a time
+inline constexpr int kAccumulators = 6;    // that stay in registers
+inline constexpr int kQueries = 6;         // that attention takes at a time
 struct F {
   float32x4_t v[4];
 };
@@ -43,10 +45,28 @@ DECANT_VEC F f_from_bf16(const void* p) {
   DECANT_QUARTERS(F,
                   vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(h + 8 * i)), 16)));
 }
+DECANT_VEC void f_store_f16(void* p, F a) {
+  auto* h = static_cast<std::uint8_t*>(p);
+  for (int i = 0; i < 4; ++i) vst1_u8(h + 8 * i, vreinterpret_u8_f16(vcvt_f16_f32(a.v[i])));
+}
+DECANT_VEC F f_swap_pairs(F a) { DECANT_QUARTERS(F, vrev64q_f32(a.v[i])); }
+DECANT_VEC float f_sum(F a) {
+  const float32x4_t four = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
+  const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+  return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
 DECANT_VEC F f_from_i(I a) { DECANT_QUARTERS(F, vcvtq_f32_s32(a.v[i])); }
 DECANT_VEC I i_round(F a) { DECANT_QUARTERS(I, vcvtnq_s32_f32(a.v[i])); }
 DECANT_VEC I i_set(std::int32_t a) { DECANT_QUARTERS(I, vdupq_n_s32(a)); }
 DECANT_VEC I i_add(I a, I b) { DECANT_QUARTERS(I, vaddq_s32(a.v[i], b.v[i])); }
+DECANT_VEC I i_magnitude(F a) { DECANT_QUARTERS(I, vreinterpretq_s32_f32(vabsq_f32(a.v[i]))); }
+DECANT_VEC I i_max(I a, I b) { DECANT_QUARTERS(I, vmaxq_s32(a.v[i], b.v[i])); }
+DECANT_VEC std::int32_t i_highest(I a) {
+  return vmaxvq_s32(vmaxq_s32(vmaxq_s32(a.v[0], a.v[2]), vmaxq_s32(a.v[1], a.v[3])));
+}
+DECANT_VEC std::int32_t i_sum(I a) {
+  return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[2]), vaddq_s32(a.v[1], a.v[3])));
+}
 template <int N>
 DECANT_VEC I i_shl(I a) {
   DECANT_QUARTERS(I, vshlq_n_s32(a.v[i], N));
@@ -88,13 +108,19 @@ DECANT_VEC B b_shift(B a) {
   }
 }
 // Codes of up to 7 bits are the same numbers when read as signed.
-DECANT_VEC I dot(I acc, B codes, std::int32_t q) {
-  const int8x16_t b = vreinterpretq_s8_s32(vdupq_n_s32(q));
+DECANT_VEC int8x16_t neon_four_bytes(const std::int8_t* q) {
+  std::int32_t four;
+  __builtin_memcpy(&four, q, 4);
+  return vreinterpretq_s8_s32(vdupq_n_s32(four));
+}
+/// acc + codes x the four bytes at q, which every lane sees.
+DECANT_VEC I dot(I acc, B codes, const std::int8_t* q) {
+  const int8x16_t b = neon_four_bytes(q);
   DECANT_QUARTERS(I, vdotq_s32(acc.v[i], vreinterpretq_s8_u8(codes.v[i]), b));
 }
 DECANT_VEC I dot8_start(std::int32_t) { return i_set(0); }
-DECANT_VEC I dot8(I acc, B codes, std::int32_t q) {
-  const int8x16_t b = vreinterpretq_s8_s32(vdupq_n_s32(q));
+DECANT_VEC I dot8(I acc, B codes, const std::int8_t* q) {
+  const int8x16_t b = neon_four_bytes(q);
   DECANT_QUARTERS(
       I, vdotq_s32(acc.v[i], vreinterpretq_s8_u8(veorq_u8(codes.v[i], vdupq_n_u8(0x80))), b));
 }

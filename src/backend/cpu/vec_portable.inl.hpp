@@ -1,5 +1,7 @@
 // The vector layer in plain C++: the meaning of each function, lane by lane.
 inline constexpr bool kManyTokens = false;  // kernels for several tokens at a time
+inline constexpr int kAccumulators = 4;     // that stay in registers
+inline constexpr int kQueries = 4;          // that attention takes at a time
 struct F {
   float v[16];
 };
@@ -43,6 +45,18 @@ DECANT_VEC std::uint16_t portable_half(const void* p, int i) {
 }
 DECANT_VEC F f_from_f16(const void* p) { DECANT_LANES(F, f16_to_f32(portable_half(p, i))); }
 DECANT_VEC F f_from_bf16(const void* p) { DECANT_LANES(F, bf16_to_f32(portable_half(p, i))); }
+DECANT_VEC void f_store_f16(void* p, F a) {
+  std::uint16_t half[16];
+  for (int i = 0; i < 16; ++i) half[i] = f32_to_f16(a.v[i]);
+  __builtin_memcpy(p, half, sizeof half);
+}
+DECANT_VEC F f_swap_pairs(F a) { DECANT_LANES(F, a.v[i ^ 1]); }
+/// All lanes in one, by a fixed tree: lane i + lane i + 8, then + 4, + 2, + 1.
+DECANT_VEC float f_sum(F a) {
+  for (int step = 8; step > 0; step /= 2)
+    for (int i = 0; i < step; ++i) a.v[i] += a.v[i + step];
+  return a.v[0];
+}
 DECANT_VEC F f_from_i(I a) { DECANT_LANES(F, static_cast<float>(a.v[i])); }
 /// To nearest even; |a| < 2^22.
 DECANT_VEC I i_round(F a) {
@@ -50,6 +64,22 @@ DECANT_VEC I i_round(F a) {
 }
 DECANT_VEC I i_set(std::int32_t a) { DECANT_LANES(I, a); }
 DECANT_VEC I i_add(I a, I b) { DECANT_LANES(I, a.v[i] + b.v[i]); }
+/// The bits of |a|, ordered as the values are, NaN above all.
+DECANT_VEC I i_magnitude(F a) {
+  DECANT_LANES(I,
+               static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(a.v[i]) & 0x7FFFFFFFu));
+}
+DECANT_VEC I i_max(I a, I b) { DECANT_LANES(I, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+DECANT_VEC std::int32_t i_highest(I a) {
+  std::int32_t highest = a.v[0];
+  for (int i = 1; i < 16; ++i) highest = a.v[i] > highest ? a.v[i] : highest;
+  return highest;
+}
+DECANT_VEC std::int32_t i_sum(I a) {
+  std::int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += a.v[i];
+  return sum;
+}
 template <int N>
 DECANT_VEC I i_shl(I a) {
   DECANT_LANES(I, static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) << N));
@@ -75,14 +105,13 @@ DECANT_VEC B b_shift(B a) {
     DECANT_BYTES(a.v[i] >> -N);
   }
 }
-DECANT_VEC I dot(I acc, B codes, std::int32_t q) {
-  std::int8_t b[4];
-  __builtin_memcpy(b, &q, 4);
+/// acc + codes x the four bytes at q, which every lane sees.
+DECANT_VEC I dot(I acc, B codes, const std::int8_t* q) {
   for (int i = 0; i < 16; ++i)
-    for (int k = 0; k < 4; ++k) acc.v[i] += codes.v[4 * i + k] * b[k];
+    for (int k = 0; k < 4; ++k) acc.v[i] += codes.v[4 * i + k] * q[k];
   return acc;
 }
 DECANT_VEC I dot8_start(std::int32_t nsum) { return i_set(nsum * 128); }
-DECANT_VEC I dot8(I acc, B codes, std::int32_t q) { return dot(acc, codes, q); }
+DECANT_VEC I dot8(I acc, B codes, const std::int8_t* q) { return dot(acc, codes, q); }
 #undef DECANT_LANES
 #undef DECANT_BYTES

@@ -20,10 +20,10 @@ AttentionScratch::AttentionScratch(int max_group, int max_key_dim, int max_value
 
 static void attention_widen(const std::byte* from, KvType type, std::size_t n, double* to) {
   for (std::size_t i = 0; i < n; ++i) {
-    if (type == KvType::f16) {
+    if (type != KvType::f32) {
       std::uint16_t half;
       std::memcpy(&half, from + 2 * i, sizeof half);
-      to[i] = static_cast<double>(f16_to_f32(half));
+      to[i] = static_cast<double>(type == KvType::f16 ? f16_to_f32(half) : bf16_to_f32(half));
     } else {
       float single;
       std::memcpy(&single, from + 4 * i, sizeof single);

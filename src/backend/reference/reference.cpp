@@ -59,8 +59,8 @@ double reference_activate(Activation activation, double x) {
 
 void reference_store(KvType type, double value, std::byte* to, std::size_t index) {
   const auto single = static_cast<float>(value);
-  if (type == KvType::f16) {
-    const std::uint16_t half = f32_to_f16(single);
+  if (type != KvType::f32) {
+    const std::uint16_t half = type == KvType::f16 ? f32_to_f16(single) : f32_to_bf16(single);
     std::memcpy(to + 2 * index, &half, sizeof half);
   } else {
     std::memcpy(to + 4 * index, &single, sizeof single);

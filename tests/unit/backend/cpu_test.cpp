@@ -251,6 +251,60 @@ TEST_CASE("int8 activations: nearest codes, sums, and rows that are not finite")
   }
 }
 
+TEST_CASE("RoPE on every instruction set: each pair turned, the rest left alone") {
+  for (const int dims : {2, 6, 16, 40, 64, 128}) {
+    const int n = dims + 5, half = dims / 2;
+    const std::vector<float> x = random_floats(static_cast<std::size_t>(n), 71);
+    for (const RopePairs pairs : {RopePairs::neighbours, RopePairs::halves}) {
+      std::vector<float> table(static_cast<std::size_t>(2 * dims)), wanted = x, first;
+      for (int i = 0; i < half; ++i) {
+        const bool neighbours = pairs == RopePairs::neighbours;
+        const auto a = static_cast<std::size_t>(neighbours ? 2 * i : i);
+        const std::size_t b = a + static_cast<std::size_t>(neighbours ? 1 : half);
+        const auto d = static_cast<std::size_t>(dims);
+        const double angle = 0.7 * i + 0.1;
+        table[a] = table[b] = static_cast<float>(std::cos(angle));
+        table[d + b] = static_cast<float>(std::sin(angle));
+        table[d + a] = -table[d + b];
+        wanted[a] = static_cast<float>(x[a] * std::cos(angle) - x[b] * std::sin(angle));
+        wanted[b] = static_cast<float>(x[a] * std::sin(angle) + x[b] * std::cos(angle));
+      }
+      for (const CpuKernels* kernels : machine_kernels()) {
+        CAPTURE(dims, static_cast<int>(pairs), kernels->name);
+        std::vector<float> got = x;
+        kernels->rotate(got.data(), table.data(), dims, pairs);
+        for (std::size_t i = 0; i < got.size(); ++i)
+          CHECK(std::abs(got[i] - wanted[i]) <= 1e-6f * (1.0f + std::abs(wanted[i])));
+        if (first.empty()) first = got;
+        CHECK(equal_bits(first, got));
+      }
+    }
+  }
+}
+
+TEST_CASE("cache elements are the scalar conversions of the values, in their places") {
+  std::vector<float> x = random_floats(37, 81);
+  x[3] = 0.0f;
+  x[4] = 70000.0f;  // beyond f16
+  x[5] = 1e-6f;     // an f16 subnormal
+  x[6] = -1e-9f;
+  x[36] = -INFINITY;
+  for (const CpuKernels* kernels : machine_kernels())
+    for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16})
+      for (const int step : {1, 16}) {
+        CAPTURE(kernels->name, static_cast<int>(type), step);
+        const std::size_t bytes = kv_element_bytes(type);
+        std::vector<std::byte> wanted(x.size() * 16 * bytes + 8, std::byte{0xEE}), got = wanted;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          std::byte* to = &wanted[i * static_cast<std::size_t>(step) * bytes];
+          const std::uint16_t half = type == KvType::f16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
+          std::memcpy(to, type == KvType::f32 ? static_cast<const void*>(&x[i]) : &half, bytes);
+        }
+        kernels->store_kv(type, x.data(), static_cast<int>(x.size()), step, got.data());
+        CHECK(wanted == got);
+      }
+}
+
 TEST_CASE(
     "CPU attention equals the reference, is the same on every instruction set and split by split") {
   struct Shape {
@@ -264,7 +318,7 @@ TEST_CASE(
                         {4, 1, 100, 300},
                         {9, 3, 64, 0},
                         {4, 1, 256, 33}}) {
-    for (const KvType type : {KvType::f32, KvType::f16}) {
+    for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
       CAPTURE(s.n_heads, s.n_kv_heads, s.dim, s.window, static_cast<int>(type));
       const int length = 600;
       KvGroupSpec group{{0}, s.window, s.n_kv_heads, s.dim, s.dim};
@@ -275,8 +329,8 @@ TEST_CASE(
       const std::int32_t* table = sequence.block_tables()[0];
       const auto put = [&](std::byte* to, int i) {
         const float x = std::normal_distribution<float>()(dice);
-        if (type == KvType::f16) {
-          const std::uint16_t half = f32_to_f16(x);
+        if (type != KvType::f32) {
+          const std::uint16_t half = type == KvType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
           std::memcpy(to + 2 * i, &half, 2);
         } else {
           std::memcpy(to + 4 * i, &x, 4);
@@ -294,7 +348,9 @@ TEST_CASE(
       layer.key_dim = layer.value_dim = s.dim;
       layer.window = s.window;
       layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-      const int n_rows = 5, width = s.n_heads * s.dim, queries = n_rows * layer.group();
+      // Tiles of queries of every size that the kernels know: 12, 6, 4, 3, 2, 1.
+      const int n_rows = s.window == 19 || s.dim == 256 ? 2 : 5;
+      const int width = s.n_heads * s.dim, queries = n_rows * layer.group();
       const std::vector<float> q = random_floats(static_cast<std::size_t>(n_rows * width), 61);
       for (const int position : {0, 14, 250, 255, 509, 590}) {
         CAPTURE(position);

@@ -102,7 +102,7 @@ Outcome outcome(decant::Model& model, std::span<const Token> prompt, std::size_t
 TEST_CASE("logits and tokens do not depend on chunks and threads") {
   const std::vector<Token> prompt = TinyRandom(11).tokens(70);
   for (const Variant& spec : all_variants())
-    for (const KvType kv : {KvType::f16, KvType::f32}) {
+    for (const KvType kv : {KvType::f16, KvType::f32, KvType::bf16}) {
       const TinyModel tiny = random_model(spec);
       auto measure = tiny.load(options_of(spec, 1, 512, kv));
       const Outcome expected = outcome(measure, prompt);

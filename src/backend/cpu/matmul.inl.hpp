@@ -1,0 +1,376 @@
+// Packed weights times rows of activations (part of kernels.inl.hpp).
+
+struct Codes {
+  B lo[4], hi[4];  // columns 4 j .. 4 j + 3, and 16 + the same
+};
+
+// ------------------------------------------------------------------ block formats (see pack.hpp)
+
+DECANT_VEC void unpack4(const std::byte*& p, Codes& c) {
+  DECANT_UNROLL(4)
+  for (int j = 0; j < 4; ++j) {
+    const B both = b_load(p + 64 * j);
+    c.lo[j] = b_and(both, 0x0F);
+    c.hi[j] = b_and(b_shift<-4>(both), 0x0F);
+  }
+  p += 256;
+}
+/// The fifth bits, or the third ones: bit j of a byte for lo[j], bit 4 + j for hi[j].
+template <int Bit>
+DECANT_VEC void unpack_top1(const std::byte*& p, Codes& c) {
+  const B top = b_load(p);
+  p += 64;
+  constexpr std::uint8_t mask = 1 << Bit;
+  c.lo[0] = b_or(c.lo[0], b_and(b_shift<Bit - 0>(top), mask));
+  c.lo[1] = b_or(c.lo[1], b_and(b_shift<Bit - 1>(top), mask));
+  c.lo[2] = b_or(c.lo[2], b_and(b_shift<Bit - 2>(top), mask));
+  c.lo[3] = b_or(c.lo[3], b_and(b_shift<Bit - 3>(top), mask));
+  c.hi[0] = b_or(c.hi[0], b_and(b_shift<Bit - 4>(top), mask));
+  c.hi[1] = b_or(c.hi[1], b_and(b_shift<Bit - 5>(top), mask));
+  c.hi[2] = b_or(c.hi[2], b_and(b_shift<Bit - 6>(top), mask));
+  c.hi[3] = b_or(c.hi[3], b_and(b_shift<Bit - 7>(top), mask));
+}
+/// Two bits each: bits 2 j, 2 j + 1 of the first 64 bytes for lo[j], of the next 64 for hi[j];
+/// moved to bit `At`.
+template <int At>
+DECANT_VEC void unpack2(const std::byte*& p, Codes& c) {
+  const B lo = b_load(p), hi = b_load(p + 64);
+  p += 128;
+  constexpr std::uint8_t mask = 3 << At;
+  const B l[4] = {b_and(b_shift<At>(lo), mask), b_and(b_shift<At - 2>(lo), mask),
+                  b_and(b_shift<At - 4>(lo), mask), b_and(b_shift<At - 6>(lo), mask)};
+  const B h[4] = {b_and(b_shift<At>(hi), mask), b_and(b_shift<At - 2>(hi), mask),
+                  b_and(b_shift<At - 4>(hi), mask), b_and(b_shift<At - 6>(hi), mask)};
+  DECANT_UNROLL(4)
+  for (int j = 0; j < 4; ++j) {
+    c.lo[j] = At == 0 ? l[j] : b_or(c.lo[j], l[j]);
+    c.hi[j] = At == 0 ? h[j] : b_or(c.hi[j], h[j]);
+  }
+}
+DECANT_VEC void unpack8(const std::byte*& p, Codes& c) {
+  DECANT_UNROLL(4)
+  for (int j = 0; j < 4; ++j) {
+    c.lo[j] = b_load(p + 64 * j);
+    c.hi[j] = b_load(p + 256 + 64 * j);
+  }
+  p += 512;
+}
+
+/// What a format's reader hands on for a block of 16 rows x 32 columns.
+/// kBits: of a code; kZero: log2 of the zero point, -1: none; kHalves: a scale for each 16 columns.
+struct FormatQ4_0 {
+  static constexpr int kBits = 4, kZero = 3;
+  static constexpr bool kHalves = false, kMin = false;
+  Codes c;
+  F s[1], m[1];
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
+    s[0] = f_from_f16(p);
+    p += 32;
+    unpack4(p, c);
+  }
+};
+struct FormatQ4_1 {
+  static constexpr int kBits = 4, kZero = -1;
+  static constexpr bool kHalves = false, kMin = true;
+  Codes c;
+  F s[1], m[1];
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
+    s[0] = f_from_f16(p);
+    m[0] = f_from_f16(p + 32);
+    p += 64;
+    unpack4(p, c);
+  }
+};
+struct FormatQ5_0 {
+  static constexpr int kBits = 5, kZero = 4;
+  static constexpr bool kHalves = false, kMin = false;
+  Codes c;
+  F s[1], m[1];
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
+    s[0] = f_from_f16(p);
+    p += 32;
+    unpack4(p, c);
+    unpack_top1<4>(p, c);
+  }
+};
+struct FormatQ5_1 {
+  static constexpr int kBits = 5, kZero = -1;
+  static constexpr bool kHalves = false, kMin = true;
+  Codes c;
+  F s[1], m[1];
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
+    s[0] = f_from_f16(p);
+    m[0] = f_from_f16(p + 32);
+    p += 64;
+    unpack4(p, c);
+    unpack_top1<4>(p, c);
+  }
+};
+struct FormatQ8_0 {
+  static constexpr int kBits = 8, kZero = 7;
+  static constexpr bool kHalves = false, kMin = false;
+  Codes c;
+  F s[1], m[1];
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
+    s[0] = f_from_f16(p);
+    p += 32;
+    unpack8(p, c);
+  }
+};
+/// Super-blocks of 256 columns: f16 scales, then a byte for each sub-scale. d x sc is exact.
+struct FormatQ4_K {
+  static constexpr int kBits = 4, kZero = -1;
+  static constexpr bool kHalves = false, kMin = true;
+  Codes c;
+  F s[1], m[1], d, dmin;
+  DECANT_VEC_MEMBER void head(const std::byte*& p, int b) {
+    if (b % 8 == 0) {
+      d = f_from_f16(p);
+      dmin = f_from_f16(p + 32);
+      p += 64;
+    }
+    s[0] = f_mul(d, f_from_i(i_from_u8(p)));
+    m[0] = f_mul(dmin, f_from_i(i_from_u8(p + 16)));  // dmin is stored negated
+    p += 32;
+  }
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
+    head(p, b);
+    unpack4(p, c);
+  }
+};
+struct FormatQ5_K : FormatQ4_K {
+  static constexpr int kBits = 5;
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
+    head(p, b);
+    unpack4(p, c);
+    unpack_top1<4>(p, c);
+  }
+};
+struct FormatQ6_K {
+  static constexpr int kBits = 6, kZero = 5;
+  static constexpr bool kHalves = true, kMin = false;
+  Codes c;
+  F s[2], m[2], d;
+  DECANT_VEC_MEMBER void head(const std::byte*& p, int b) {
+    if (b % 8 == 0) {
+      d = f_from_f16(p);
+      p += 32;
+    }
+    s[0] = f_mul(d, f_from_i(i_from_i8(p)));
+    s[1] = f_mul(d, f_from_i(i_from_i8(p + 16)));
+    p += 32;
+  }
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
+    head(p, b);
+    unpack4(p, c);
+    unpack2<4>(p, c);
+  }
+};
+struct FormatQ3_K : FormatQ6_K {
+  static constexpr int kBits = 3, kZero = 2;
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
+    head(p, b);
+    unpack2<0>(p, c);
+    unpack_top1<2>(p, c);
+  }
+};
+struct FormatQ2_K {
+  static constexpr int kBits = 2, kZero = -1;
+  static constexpr bool kHalves = true, kMin = true;
+  Codes c;
+  F s[2], m[2], d, dmin;
+  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
+    if (b % 8 == 0) {
+      d = f_from_f16(p);
+      dmin = f_from_f16(p + 32);
+      p += 64;
+    }
+    s[0] = f_mul(d, f_from_i(i_from_u8(p)));
+    s[1] = f_mul(d, f_from_i(i_from_u8(p + 16)));
+    m[0] = f_mul(dmin, f_from_i(i_from_u8(p + 32)));
+    m[1] = f_mul(dmin, f_from_i(i_from_u8(p + 48)));
+    p += 64;
+    unpack2<0>(p, c);
+  }
+};
+
+// ----------------------------------------------------------------------- integer multiplication
+
+template <class Format>
+DECANT_VEC I dot_start(std::int32_t nsum) {
+  if constexpr (Format::kBits == 8)
+    return dot8_start(nsum);
+  else if constexpr (Format::kZero >= 0)
+    return i_shl<Format::kZero>(i_set(nsum));
+  else
+    return i_set(0);
+}
+template <class Format>
+DECANT_VEC I dot_half(I acc, const B* codes, const std::int8_t* q) {
+  DECANT_UNROLL(4)
+  for (int j = 0; j < 4; ++j) {
+    if constexpr (Format::kBits == 8)
+      acc = dot8(acc, codes[j], q + 4 * j);
+    else
+      acc = dot(acc, codes[j], q + 4 * j);
+  }
+  return acc;
+}
+
+/// One group of 16 rows times T tokens. Each output is one chain over blocks in ascending order:
+/// the same bits for any T.
+template <class Format, int T>
+DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock* acts,
+                               std::size_t act_stride, float* out, std::size_t out_stride) {
+  F acc[T];
+  DECANT_UNROLL(16)
+  for (int t = 0; t < T; ++t) acc[t] = f_set(0.0f);
+  Format f{};
+  for (int b = 0; b < n_blocks; ++b) {
+    f.next(p, b);
+    DECANT_UNROLL(16)
+    for (int t = 0; t < T; ++t) {
+      const ActBlock& a =
+          acts[static_cast<std::size_t>(t) * act_stride + static_cast<std::size_t>(b)];
+      if constexpr (Format::kHalves) {
+        const I d0 = dot_half<Format>(dot_start<Format>(a.nsum_half[0]), f.c.lo, a.q);
+        const I d1 = dot_half<Format>(dot_start<Format>(a.nsum_half[1]), f.c.hi, a.q + 16);
+        acc[t] = f_fma(f_mul(f.s[0], f_set(a.d)), f_from_i(d0), acc[t]);
+        acc[t] = f_fma(f_mul(f.s[1], f_set(a.d)), f_from_i(d1), acc[t]);
+        if constexpr (Format::kMin) {
+          acc[t] = f_fma(f.m[0], f_set(a.dsum_half[0]), acc[t]);
+          acc[t] = f_fma(f.m[1], f_set(a.dsum_half[1]), acc[t]);
+        }
+      } else {
+        const I d0 = dot_half<Format>(dot_start<Format>(a.nsum), f.c.lo, a.q);
+        const I d1 = dot_half<Format>(d0, f.c.hi, a.q + 16);
+        acc[t] = f_fma(f_mul(f.s[0], f_set(a.d)), f_from_i(d1), acc[t]);
+        if constexpr (Format::kMin) acc[t] = f_fma(f.m[0], f_set(a.dsum), acc[t]);
+      }
+    }
+  }
+  DECANT_UNROLL(16)
+  for (int t = 0; t < T; ++t) f_store(out + static_cast<std::size_t>(t) * out_stride, acc[t]);
+}
+
+template <class Format>
+DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
+  const int n_blocks = a.weight->cols / kActBlock;
+  for (int row = 0; row < a.n_rows;) {
+    const int left = a.n_rows - row;
+    const ActBlock* acts = a.acts + static_cast<std::size_t>(row) * a.act_stride;
+    const int tile = !kManyTokens ? 1
+                     : left >= 12 ? 12
+                     : left >= 8  ? 8
+                     : left >= 4  ? 4
+                     : left >= 2  ? 2
+                                  : 1;
+    for (int g = 0; g < a.n_groups; ++g) {
+      const std::byte* p =
+          a.weight->data + static_cast<std::uint64_t>(a.first_group + g) * a.weight->group_bytes;
+      float* out = a.out + static_cast<std::size_t>(row) * a.out_stride +
+                   static_cast<std::size_t>(g) * kRowGroup;
+      if constexpr (kManyTokens) {
+        if (tile == 12) matmul_tile<Format, 12>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
+        if (tile == 8) matmul_tile<Format, 8>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
+        if (tile == 4) matmul_tile<Format, 4>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
+        if (tile == 2) matmul_tile<Format, 2>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
+      }
+      if (tile == 1) matmul_tile<Format, 1>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
+    }
+    row += tile;
+  }
+}
+
+// ------------------------------------------------------------------------- float multiplication
+
+struct ElementF32 {
+  static constexpr int kBytes = 4;
+  static DECANT_VEC F load(const std::byte* p) { return f_load(reinterpret_cast<const float*>(p)); }
+};
+struct ElementF16 {
+  static constexpr int kBytes = 2;
+  static DECANT_VEC F load(const std::byte* p) { return f_from_f16(p); }
+};
+struct ElementBF16 {
+  static constexpr int kBytes = 2;
+  static DECANT_VEC F load(const std::byte* p) { return f_from_bf16(p); }
+};
+
+/// G groups times T tokens: one FMA chain over the columns for each output.
+template <class Element, int G, int T>
+DECANT_KERNEL void float_tile(const std::byte* p, std::uint64_t group_bytes, int cols,
+                              const float* x, std::size_t x_stride, float* out,
+                              std::size_t out_stride) {
+  F acc[G * T];
+  DECANT_UNROLL(32)
+  for (int i = 0; i < G * T; ++i) acc[i] = f_set(0.0f);
+  for (int k = 0; k < cols; ++k) {
+    F w[G];
+    DECANT_UNROLL(4)
+    for (int g = 0; g < G; ++g)
+      w[g] = Element::load(p + static_cast<std::uint64_t>(g) * group_bytes +
+                           static_cast<std::size_t>(k) * (kRowGroup * Element::kBytes));
+    DECANT_UNROLL(16)
+    for (int t = 0; t < T; ++t) {
+      const F xt = f_set(x[static_cast<std::size_t>(t) * x_stride + static_cast<std::size_t>(k)]);
+      DECANT_UNROLL(4)
+      for (int g = 0; g < G; ++g) acc[t * G + g] = f_fma(w[g], xt, acc[t * G + g]);
+    }
+  }
+  DECANT_UNROLL(16)
+  for (int t = 0; t < T; ++t)
+    for (int g = 0; g < G; ++g)
+      f_store(
+          out + static_cast<std::size_t>(t) * out_stride + static_cast<std::size_t>(g * kRowGroup),
+          acc[t * G + g]);
+}
+
+template <class Element, int G>
+DECANT_KERNEL void float_groups(const MatmulArgs& a, int g) {
+  const std::byte* p =
+      a.weight->data + static_cast<std::uint64_t>(a.first_group + g) * a.weight->group_bytes;
+  const std::uint64_t bytes = a.weight->group_bytes;
+  for (int row = 0; row < a.n_rows;) {
+    const int left = a.n_rows - row;
+    const float* x = a.floats + static_cast<std::size_t>(row) * a.float_stride;
+    float* out = a.out + static_cast<std::size_t>(row) * a.out_stride +
+                 static_cast<std::size_t>(g) * kRowGroup;
+    if (left >= 6) {
+      float_tile<Element, G, 6>(p, bytes, a.weight->cols, x, a.float_stride, out, a.out_stride);
+      row += 6;
+    } else if (left >= 2) {
+      float_tile<Element, G, 2>(p, bytes, a.weight->cols, x, a.float_stride, out, a.out_stride);
+      row += 2;
+    } else {
+      float_tile<Element, G, 1>(p, bytes, a.weight->cols, x, a.float_stride, out, a.out_stride);
+      row += 1;
+    }
+  }
+}
+
+template <class Element>
+DECANT_KERNEL void matmul_float(const MatmulArgs& a) {
+  int g = 0;
+  for (; g + 4 <= a.n_groups; g += 4) float_groups<Element, 4>(a, g);
+  for (; g < a.n_groups; ++g) float_groups<Element, 1>(a, g);
+}
+
+DECANT_KERNEL void matmul(const MatmulArgs& a) {
+  switch (a.weight->type) {
+    case TensorType::F32: return matmul_float<ElementF32>(a);
+    case TensorType::F16: return matmul_float<ElementF16>(a);
+    case TensorType::BF16: return matmul_float<ElementBF16>(a);
+    case TensorType::Q4_0: return matmul_integer<FormatQ4_0>(a);
+    case TensorType::Q4_1: return matmul_integer<FormatQ4_1>(a);
+    case TensorType::Q5_0: return matmul_integer<FormatQ5_0>(a);
+    case TensorType::Q5_1: return matmul_integer<FormatQ5_1>(a);
+    case TensorType::Q8_0: return matmul_integer<FormatQ8_0>(a);
+    case TensorType::Q2_K: return matmul_integer<FormatQ2_K>(a);
+    case TensorType::Q3_K: return matmul_integer<FormatQ3_K>(a);
+    case TensorType::Q4_K: return matmul_integer<FormatQ4_K>(a);
+    case TensorType::Q5_K: return matmul_integer<FormatQ5_K>(a);
+    case TensorType::Q6_K: return matmul_integer<FormatQ6_K>(a);
+    default: return;
+  }
+}
