@@ -173,6 +173,19 @@ class DECANT_API Reader {
   virtual std::string_view name() const = 0;
 };
 
+/// Runs a model's work on the host's own threads (a job system). It owes no concurrency: the library
+/// finishes what the calls leave undone. May be shared by models.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  /// The most threads that will be inside `fn` at a time, 1..64; asked once, at load.
+  virtual int concurrency() const noexcept = 0;
+  /// Calls fn(context) up to n times: on any threads, at the same time or one after the other.
+  /// Returns when all calls it made have returned, and makes none later. Called by the thread that
+  /// runs a step, and at load by the loading one.
+  virtual void run(int n, void (*fn)(void* context) noexcept, void* context) = 0;
+};
+
 enum class Backend { cpu, reference };
 /// How keys and values are stored. `automatic` is f16, and f32 for the reference backend.
 enum class KvType { automatic, f32, f16, bf16 };
@@ -184,13 +197,17 @@ struct ModelOptions {
   /// this processor has. All give the same bits.
   std::string_view isa = {};
   int threads = 0;            ///< 0: one per processor, at most 64
+  /// Must outlive the model; null: the model has threads of its own, `threads` - 1 of them.
+  Executor* executor = nullptr;
   std::size_t context = 0;    ///< tokens a session may hold; 0: min(the model's, 4096)
   std::size_t sessions = 1;   ///< the KV pool holds so many full sessions
   std::size_t kv_memory = 0;  ///< bytes of the KV pool; 0: by `context` and `sessions`
   KvType kv_keys = KvType::automatic;
   KvType kv_values = KvType::automatic;
   std::size_t chunk = 512;       ///< most prompt tokens in one pass, 1..4096; never changes results
-  bool mapped = false;           ///< map weights instead of reading them: the file must not shrink
+  /// Leave weights in the mapped file, which must not shrink: a file larger than memory can be used,
+  /// the same bits come out, but the cpu backend packs rows anew for each pass and is much slower.
+  bool mapped = false;
   bool vocabulary_only = false;  ///< load the tokenizer alone
   /// Where the file names a pre-tokenizer that is not known (tokenizer.ggml.pre): take the one that
   /// files without a name get, with a warning, instead of answering `unsupported` to texts. The

@@ -151,8 +151,11 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
     info.isa = engine.kernels->name;
   }
   engine.max_positions = static_cast<int>(info.context);
-  auto pool = std::make_unique<ThreadPool>(
-      options.threads != 0 ? options.threads : std::min(processor_count(), kMaxThreads));
+  auto pool = options.executor != nullptr
+                  ? std::make_unique<ThreadPool>(*options.executor)
+                  : std::make_unique<ThreadPool>(options.threads != 0
+                                                     ? options.threads
+                                                     : std::min(processor_count(), kMaxThreads));
   engine.chunk = static_cast<int>(options.chunk);
   engine.profile = options.profile;
   info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, engine.keys, engine.values);
@@ -162,7 +165,7 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   DECANT_ASSIGN(engine.kv_tokens, pool_tokens(options, info));
 
   WeightOptions how;
-  how.pack = !reference;
+  how.pack = !reference && !options.mapped;
   how.mapped = options.mapped;
   how.pool = pool.get();
   how.progress = LoadCallbacks::progress;
@@ -175,6 +178,10 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   if (!options.mapped || !reference) file = nullptr;
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), std::move(spec), std::move(weights),
                                              std::move(pool), engine));
+  if (!options.mapped) file = nullptr;
+  DECANT_ASSIGN(state.engine,
+                Engine::create(std::move(file), std::move(spec), std::move(weights),
+                               std::move(pool), engine));
   if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   return {};

@@ -64,10 +64,19 @@ struct Weight {
   int rows = 0, cols = 0;
   std::uint64_t row_bytes = 0;    // as in the file
   std::uint64_t group_bytes = 0;  // packed: bytes of 16 rows; 0: as in the file
-  int segment_rows = 0;           // packed: rows of a segment
+  int segment_rows = 0;           // rows of a segment
 
   int segment_groups() const { return (segment_rows + kRowGroup - 1) / kRowGroup; }
   int n_groups() const { return rows / segment_rows * segment_groups(); }
+  /// The rows of a group, [first_row, end_row): 16 but for the last ones of a segment.
+  int first_row(int group) const {
+    return group / segment_groups() * segment_rows + group % segment_groups() * kRowGroup;
+  }
+  int end_row(int group) const {
+    const int segment_end = (group / segment_groups() + 1) * segment_rows;
+    const int full = first_row(group) + kRowGroup;
+    return full < segment_end ? full : segment_end;
+  }
 };
 
 /// Norm weights and biases; empty: the model has none.

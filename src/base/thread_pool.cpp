@@ -1,13 +1,15 @@
 #include "base/thread_pool.hpp"
 
+#include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "base/float_mode.hpp"
 
 namespace decant::detail {
 
 static constexpr std::uint64_t kPoolItems = 0xFFFFFFFFu;
-static constexpr int kPoolSpins = 2000;
+static constexpr int kPoolSpins = 1000;
 
 static void pool_pause() noexcept {
 #if defined(__SSE2__) || defined(_M_X64)
@@ -25,11 +27,46 @@ ThreadPool::ThreadPool(int n_workers) : n_workers_(n_workers) {
   }
 }
 
+ThreadPool::ThreadPool(Executor& executor)
+    : n_workers_(std::clamp(executor.concurrency(), 1, 64)), executor_(&executor) {}
+
 ThreadPool::~ThreadPool() {
-  quit_ = true;
-  ++wake_;
+  {
+    const std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+}
+
+/// Looks a while, then sleeps until something changes. To be called again until `ready`.
+template <class Ready>
+void ThreadPool::wait_until(Ready ready) noexcept {
+  for (int spins = 0; spins < kPoolSpins; ++spins) {
+    if (ready()) return;
+    pool_pause();
+  }
+  // `ready` is looked at after announcing the sleep: either the one who starts a stage sees a
+  // sleeper, or the sleeper sees the stage.
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, ready);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void ThreadPool::start_stage() noexcept {
+  const std::size_t n_items = stages_->next();
+  n_items_ = n_items;
+  unfinished_.store(n_items, std::memory_order_relaxed);
+  const std::uint64_t stage = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  ticket_.store(stage << 32 | n_items, std::memory_order_seq_cst);
+  // From here on the call may be over, and another one begun.
+  if (n_items == 0) done_.store(true, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) == 0 || n_items == 1) return;
+  { const std::lock_guard lock(mutex_); }
+  wake_.notify_all();
 }
 
 bool ThreadPool::run_item(int worker) noexcept {
@@ -38,53 +75,60 @@ bool ThreadPool::run_item(int worker) noexcept {
     if ((ticket & kPoolItems) == 0) return false;
   } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire));
-  // The call cannot end before this item does, so its fields stay as they are.
-  fn_(context_, n_items_ - static_cast<std::size_t>(ticket & kPoolItems), worker);
-  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  // The stage cannot end before this item does, so its fields stay as they are.
+  stages_->run(n_items_ - static_cast<std::size_t>(ticket & kPoolItems), worker);
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) start_stage();
   return true;
 }
 
-void ThreadPool::run(std::size_t n_items, ItemFunction fn, void* context) noexcept {
-  if (n_items == 0) return;
+/// Takes items until the call is over.
+void ThreadPool::help(int worker) noexcept {
+  while (!done_.load(std::memory_order_acquire))
+    if (!run_item(worker))
+      wait_until([this] { return has_items() || done_.load(std::memory_order_seq_cst); });
+}
+
+void ThreadPool::run(Stages& stages) noexcept {
   const FloatMode mode;
-  fn_ = fn;
-  context_ = context;
-  n_items_ = n_items;
-  unfinished_.store(n_items, std::memory_order_relaxed);
-  const std::uint64_t generation = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  ticket_.store(generation << 32 | n_items, std::memory_order_seq_cst);
-  if (n_items > 1 && sleepers_.load(std::memory_order_seq_cst) > 0) {
-    ++wake_;
-    wake_.notify_all();
+  stages_ = &stages;
+  done_.store(false, std::memory_order_relaxed);
+  start_stage();
+  if (executor_ != nullptr) {
+    n_joined_.store(0, std::memory_order_relaxed);
+    try {
+      executor_->run(
+          n_workers_,
+          [](void* self) noexcept {
+            auto& pool = *static_cast<ThreadPool*>(self);
+            const int worker = pool.n_joined_.fetch_add(1, std::memory_order_relaxed);
+            const FloatMode mode;
+            if (worker < pool.n_workers_) pool.help(worker);
+          },
+          this);
+    } catch (...) {
+      // The caller does what is left.
+    }
   }
-  while (run_item(0)) {
-  }
-  // What is left is inside an item on another thread.
-  for (int spins = 0; unfinished_.load(std::memory_order_acquire) != 0; ++spins) {
-    if (spins < kPoolSpins)
-      pool_pause();
-    else
-      std::this_thread::yield();
-  }
+  help(0);
+}
+
+void ThreadPool::run(std::size_t n_items, ItemFunction fn, void* context) noexcept {
+  struct OneStage final : Stages {
+    std::size_t left;
+    ItemFunction fn;
+    void* context;
+    OneStage(std::size_t n, ItemFunction f, void* c) : left(n), fn(f), context(c) {}
+    std::size_t next() noexcept override { return std::exchange(left, 0); }
+    void run(std::size_t item, int worker) noexcept override { fn(context, item, worker); }
+  };
+  OneStage stage(n_items, fn, context);
+  run(stage);
 }
 
 void ThreadPool::work(int worker) noexcept {
   const FloatMode mode;
-  int spins = 0;
-  while (!quit_.load(std::memory_order_relaxed)) {
-    if (run_item(worker)) {
-      spins = 0;
-    } else if (++spins < kPoolSpins) {
-      pool_pause();
-    } else {
-      const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      // Looked at after announcing the sleep: either the caller sees a sleeper or we see its items.
-      if ((ticket_.load(std::memory_order_seq_cst) & kPoolItems) == 0 && !quit_) wake_.wait(seen);
-      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-      spins = 0;
-    }
-  }
+  while (!quit_.load(std::memory_order_relaxed))
+    if (!run_item(worker)) wait_until([this] { return has_items() || quit_.load(); });
 }
 
 }  // namespace decant::detail

@@ -1,14 +1,19 @@
-// Runs the items of one operation after another on a few threads. Items are counted, threads are
-// not: a call ends when all items are finished, and the calling thread alone can finish them, so a
-// thread that the system does not run holds nobody up unless it is inside an item. Threads that
-// find no work spin for some microseconds, then sleep until the next call.
+// Runs stages of items on a few threads. A call is one parallel region: whoever finishes the last
+// item of a stage starts the next one. Items are counted, threads are not: a stage ends when its
+// items are finished, and the calling thread alone can finish all of them, so a thread that the
+// system does not run holds nobody up unless it is inside an item. Threads that find no work spin
+// for some microseconds, then sleep.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <vector>
+
+#include <decant/decant.hpp>
 
 namespace decant::detail {
 
@@ -17,31 +22,58 @@ class ThreadPool {
   /// `n_workers` counts the calling thread. Starts n_workers - 1 threads; fewer if the system gives
   /// no more.
   explicit ThreadPool(int n_workers);
+  /// Starts none: the items run on the host's threads, at most executor.concurrency() at a time.
+  explicit ThreadPool(Executor& executor);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int n_workers() const { return n_workers_; }
 
-  /// Calls fn(context, item, worker) for each item in [0, n_items), n_items < 2^32, and returns
-  /// when all have returned. Worker 0 is the caller. One call at a time.
+  class Stages {
+   public:
+    /// The number of items of the next stage, < 2^32; 0 when there is none. Called when all items
+    /// before it are finished, by one thread at a time.
+    virtual std::size_t next() noexcept = 0;
+    /// Different items of a stage run at the same time, each worker number on one thread at a time.
+    virtual void run(std::size_t item, int worker) noexcept = 0;
+
+   protected:
+    ~Stages() = default;
+  };
+  /// Runs all stages and returns. One call at a time. Without an executor worker 0 is the caller.
+  void run(Stages& stages) noexcept;
+
+  /// Calls fn(context, item, worker) for each item in [0, n_items): a single stage.
   using ItemFunction = void (*)(void* context, std::size_t item, int worker) noexcept;
   void run(std::size_t n_items, ItemFunction fn, void* context) noexcept;
 
  private:
-  bool run_item(int worker) noexcept;
   void work(int worker) noexcept;
+  void help(int worker) noexcept;
+  bool run_item(int worker) noexcept;
+  void start_stage() noexcept;
+  template <class Ready>
+  void wait_until(Ready ready) noexcept;
+  bool has_items() const {
+    return (ticket_.load(std::memory_order_seq_cst) & 0xFFFFFFFFu) != 0;
+  }
 
   int n_workers_;
-  // Generation of the call above, items not yet taken below. An item is taken by lowering it, which
-  // fails for a thread that looks at an older call.
+  Executor* executor_ = nullptr;
+  std::atomic<int> n_joined_{0};  // threads of the executor in this call
+
+  // Number of the stage above, items of it not yet taken below. An item is taken by lowering it,
+  // which fails for a thread that looks at an older stage.
   std::atomic<std::uint64_t> ticket_{0};
   std::atomic<std::size_t> unfinished_{0};
-  ItemFunction fn_ = nullptr;  // read only by those who took an item of the call
-  void* context_ = nullptr;
+  std::atomic<bool> done_{true};
+  Stages* stages_ = nullptr;  // with n_items_: read only by those who took an item of the stage
   std::size_t n_items_ = 0;
-  std::atomic<std::uint32_t> wake_{0};
+
   std::atomic<int> sleepers_{0};
+  std::mutex mutex_;  // of those who sleep
+  std::condition_variable wake_;
   std::atomic<bool> quit_{false};
   std::vector<std::thread> threads_;
 };

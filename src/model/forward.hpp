@@ -5,20 +5,19 @@
 
 namespace decant::detail {
 
-/// `run(operation, layer)` performs all items of an operation and returns false to give the pass
-/// up. True when the pass is complete: K and V of all rows lie in their pages, logits in their
-/// rows.
+/// `run(operation, layer)` for all operations of a pass in their order. When their items are done, K
+/// and V of all rows lie in their pages, logits in their rows.
 template <class Run>
-bool forward(int n_layers, Run&& run) {
-  if (!run(Operation::embed, 0)) return false;
+void forward(int n_layers, Run&& run) {
+  run(Operation::embed, 0);
   for (int layer = 0; layer < n_layers; ++layer) {
-    if (!run(Operation::qkv, layer)) return false;
-    if (!run(Operation::attend, layer)) return false;
-    if (!run(Operation::attention_output, layer)) return false;
-    if (!run(Operation::gate_up, layer)) return false;
-    if (!run(Operation::down, layer)) return false;
+    run(Operation::qkv, layer);
+    run(Operation::attend, layer);
+    run(Operation::attention_output, layer);
+    run(Operation::gate_up, layer);
+    run(Operation::down, layer);
   }
-  return run(Operation::logits, 0);
+  run(Operation::logits, 0);
 }
 
 }  // namespace decant::detail

@@ -75,10 +75,8 @@ Status WeightLoader::matrix(const std::string& name, int rows, int cols, bool re
   to.rows = rows;
   to.cols = cols;
   to.row_bytes = tensor->bytes / static_cast<std::uint64_t>(rows);
-  if (options_.pack) {
-    to.group_bytes = packed_group_bytes(tensor->type, cols);
-    to.segment_rows = segment_rows == 0 ? rows : segment_rows;
-  }
+  to.segment_rows = segment_rows == 0 ? rows : segment_rows;
+  if (options_.pack) to.group_bytes = packed_group_bytes(tensor->type, cols);
   wanted_.push_back({tensor, &to, nullptr});
   return {};
 }
@@ -122,25 +120,18 @@ Status WeightLoader::read_as_it_is(const Wanted& wanted, std::byte* to) const {
 
 Status WeightLoader::read_packed(const Wanted& wanted, std::byte* to) {
   const Weight& w = *wanted.weight;
-  const auto first_row = [&](int group) {
-    return group / w.segment_groups() * w.segment_rows + group % w.segment_groups() * kRowGroup;
-  };
-  const auto end_row = [&](int group) {
-    const int segment = group / w.segment_groups();
-    return std::min(first_row(group) + kRowGroup, (segment + 1) * w.segment_rows);
-  };
   const int step = static_cast<int>(std::clamp<std::uint64_t>(
       kWeightPiece / (w.row_bytes * kRowGroup), 1, static_cast<std::uint64_t>(w.n_groups())));
   for (int group = 0; group < w.n_groups(); group += step) {
-    const int n = std::min(step, w.n_groups() - group), row = first_row(group);
+    const int n = std::min(step, w.n_groups() - group), row = w.first_row(group);
     const std::uint64_t from = static_cast<std::uint64_t>(row) * w.row_bytes;
     staging_.resize(static_cast<std::size_t>(
-        static_cast<std::uint64_t>(end_row(group + n - 1) - row) * w.row_bytes));
+        static_cast<std::uint64_t>(w.end_row(group + n - 1) - row) * w.row_bytes));
     DECANT_TRY(file_.read(*wanted.tensor, from, staging_));
     const auto pack = [&](int i) noexcept {
-      const int g = group + i, begin = first_row(g);
+      const int g = group + i, begin = w.first_row(g);
       pack_group(w.type, staging_.data() + static_cast<std::uint64_t>(begin - row) * w.row_bytes,
-                 w.row_bytes, end_row(g) - begin, w.cols,
+                 w.row_bytes, w.end_row(g) - begin, w.cols,
                  to + static_cast<std::uint64_t>(g) * w.group_bytes);
     };
     options_.pool->run(

@@ -32,6 +32,9 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
         "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
   engine->pool_ = std::move(pool);
   if (options.profile) engine->profile_.enable();
+  forward(static_cast<int>(engine->spec_.layers.size()), [&](Operation op, int layer) {
+    engine->operations_.emplace_back(op, layer);
+  });
   engine->rows_.reserve(engine->max_rows_);
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_);
@@ -76,7 +79,7 @@ void Engine::loop() noexcept {
 }
 
 void Engine::step() noexcept {
-  const Profile::Timer timer(profile_, Profile::kOther);
+  profile_.start();
   for (auto at = active_.begin(); at != active_.end();) {
     Request& request = **at++;  // ending a request takes it out of the list
     const Request::Asked asked = request.asked.load(std::memory_order_relaxed);
@@ -89,9 +92,11 @@ void Engine::step() noexcept {
   plan(true);
   plan(false);
   if (shares_.empty() || !run_pass()) return;
+  profile_.enter(Profile::kOther);
   for (const Share& share : shares_) commit(share);
   // Whoever found no room goes first next time.
   if (active_.size() > 1) active_.splice(active_.end(), active_, active_.begin());
+  profile_.stop();
 }
 
 /// Gives rows to the sequences that decode (one token to go), or to the others.
@@ -126,31 +131,37 @@ Status Engine::add_rows(Request& request, std::size_t n_rows) {
 
 /// One forward pass over the planned rows; false if it was given up.
 bool Engine::run_pass() noexcept {
-  struct Context {
-    Backend* backend;
-    Operation op;
-    int layer;
+  // Two stages for each operation: its prologue, then its items.
+  struct Pass final : ThreadPool::Stages {
+    Engine& engine;
+    std::size_t begun = 0;  // stages
+
+    explicit Pass(Engine& e) : engine(e) {}
+    bool complete() const { return begun == 2 * engine.operations_.size(); }
+    std::size_t next() noexcept override {
+      while (!complete() && !engine.quit_.load(std::memory_order_relaxed)) {
+        const auto [op, layer] = engine.operations_[begun / 2];
+        if (begun % 2 == 0) engine.profile_.enter(static_cast<std::size_t>(op));
+        const std::size_t n = begun % 2 == 0 ? engine.backend_->count_prologue(op, layer)
+                                             : engine.backend_->count(op, layer);
+        ++begun;
+        if (n != 0) return n;
+      }
+      return 0;
+    }
+    void run(std::size_t item, int worker) noexcept override {
+      const std::size_t stage = begun - 1;
+      const auto [op, layer] = engine.operations_[stage / 2];
+      if (stage % 2 == 0)
+        engine.backend_->run_prologue(op, layer, item, worker);
+      else
+        engine.backend_->run(op, layer, item, worker);
+    }
   };
   backend_->begin({rows_, tables_, kv_->views()});
-  return forward(static_cast<int>(spec_.layers.size()), [&](Operation op, int layer) {
-    const Profile::Timer timer(profile_, op);
-    Context context{backend_.get(), op, layer};
-    pool_->run(
-        backend_->count_prologue(op, layer),
-        [](void* c, std::size_t item, int worker) noexcept {
-          const auto* context = static_cast<Context*>(c);
-          context->backend->run_prologue(context->op, context->layer, item, worker);
-        },
-        &context);
-    pool_->run(
-        backend_->count(op, layer),
-        [](void* c, std::size_t item, int worker) noexcept {
-          const auto* context = static_cast<Context*>(c);
-          context->backend->run(context->op, context->layer, item, worker);
-        },
-        &context);
-    return !quit_.load(std::memory_order_relaxed);
-  });
+  Pass pass(*this);
+  pool_->run(pass);
+  return pass.complete();
 }
 
 void Engine::commit(const Share& share) noexcept {

@@ -72,6 +72,7 @@ class Engine {
   std::shared_ptr<KvCache> kv_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<ThreadPool> pool_;
+  std::vector<std::pair<Operation, int>> operations_;  // of a pass, with their layers
   std::size_t max_rows_ = 0;
   std::size_t sampled_width_ = 0;
   Profile profile_;

@@ -1,4 +1,4 @@
-// Where the time of the engine's steps goes: wall time of each operation, added up by the worker
+// Where the time of the engine's steps goes: wall time of each operation, added up by the step
 // and read by anyone. The rest of a step is "other".
 #pragma once
 
@@ -18,36 +18,27 @@ class Profile {
 
   void enable() { enabled_ = true; }
 
-  /// Counts one call of an operation from its construction to its destruction; nothing, also no
-  /// look at the clock, unless the profile is enabled.
-  class Timer {
-   public:
-    Timer(Profile& profile, Operation op) : Timer(profile, static_cast<std::size_t>(op)) {}
-    Timer(Profile& profile, std::size_t index)
-        : profile_(profile.enabled_ ? &profile : nullptr), index_(index) {
-      if (profile_ == nullptr) return;
-      start_ = Clock::now();
-      inside_ = profile_->inside_;
-    }
-    ~Timer() {
-      if (profile_ == nullptr) return;
-      const auto all =
-          static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - start_).count());
-      const std::uint64_t own = all - (profile_->inside_ - inside_);
-      profile_->nanoseconds_[index_].fetch_add(own, std::memory_order_relaxed);
-      profile_->calls_[index_].fetch_add(1, std::memory_order_relaxed);
-      profile_->inside_ += own;
-    }
-    Timer(const Timer&) = delete;
-    Timer& operator=(const Timer&) = delete;
-
-   private:
-    using Clock = std::chrono::steady_clock;
-    Profile* profile_;
-    std::size_t index_;
-    Clock::time_point start_{};
-    std::uint64_t inside_ = 0;
-  };
+  /// A step begins with "other". Until the next call, time counts for what was entered last; the
+  /// calls come one after the other, from any thread. None looks at the clock unless enabled.
+  void start() {
+    if (!enabled_) return;
+    current_ = kOther;
+    since_ = Clock::now();
+  }
+  void enter(std::size_t index) {
+    if (!enabled_) return;
+    stop();
+    calls_[index].fetch_add(1, std::memory_order_relaxed);
+    current_ = index;
+  }
+  void stop() {
+    if (!enabled_) return;
+    const Clock::time_point now = Clock::now();
+    const auto passed = std::chrono::nanoseconds(now - since_).count();
+    nanoseconds_[current_].fetch_add(static_cast<std::uint64_t>(passed),
+                                     std::memory_order_relaxed);
+    since_ = now;
+  }
 
   ModelMetrics metrics() const {
     ModelMetrics m;
@@ -58,8 +49,10 @@ class Profile {
   }
 
  private:
-  bool enabled_ = false;      // set before the worker starts
-  std::uint64_t inside_ = 0;  // counted so far: what a timer around others leaves out
+  using Clock = std::chrono::steady_clock;
+  bool enabled_ = false;  // set before the worker starts
+  std::size_t current_ = kOther;
+  Clock::time_point since_{};
   std::array<std::atomic<std::uint64_t>, kNames.size()> nanoseconds_{}, calls_{};
 };
 

@@ -60,6 +60,7 @@ struct CpuWorker {
   std::uint64_t prepared = 0;                // the operation whose input rows `own` holds
   Inputs own;                                // [kOwnRows]
   std::vector<float> sum, normed;            // [widest]
+  std::vector<std::byte> group;              // 16 rows of a weight that is packed when used
   Rows<float> out, out2;                     // [max_rows][widest item]
   std::vector<float> attention;              // attend_scratch
   std::vector<float> max, state_sum, state;  // attention: [rows][group], the last x value_dim
@@ -106,7 +107,7 @@ class CpuBackend final : public Backend {
                                       : nullptr;
   }
   void multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in, int n_rows,
-                float* out, int out_stride) const;
+                float* out, int out_stride, CpuWorker& w) const;
   void attended_row(int layer, int row, float* to) const;
   int n_rows() const { return static_cast<int>(batch_.rows.size()); }
   int item_groups() const { return n_rows() > kOwnRows ? kManyItemGroups : kFewItemGroups; }
@@ -151,6 +152,15 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     value_dim = std::max(value_dim, l.value_dim);
     n_heads = std::max(n_heads, l.n_heads);
   }
+  std::uint64_t group_bytes = 0;  // 0: all weights are packed
+  const auto count_group = [&](const Weight& w) {
+    if (w.data != nullptr && w.group_bytes == 0)
+      group_bytes = std::max(group_bytes, packed_group_bytes(w.type, w.cols));
+  };
+  for (const LayerWeights& l : weights.layers)
+    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
+      count_group(*w);
+  count_group(weights.head);
   const int rows = limits.max_rows;
   const int widest = cpu_padded(std::max({spec.n_embd, attended_width, ff_width}));
   const int item_width =
@@ -160,6 +170,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     w.own.resize(std::min(rows, kOwnRows), widest);
     w.sum.resize(cpu_size(widest));
     w.normed.resize(cpu_size(widest));
+    w.group.resize(group_bytes);
     w.out.resize(rows, item_width);
     w.out2.resize(rows, item_width);
     w.attention.resize(attend_scratch(value_dim));
@@ -249,7 +260,12 @@ void CpuBackend::run(Operation op, int layer, std::size_t item, int worker) noex
 void CpuBackend::embed(int row) {
   const Row& r = batch_.rows[cpu_size(row)];
   float* x = residual_[0][row];
-  unpack_row(weights_.embedding, r.token, x);
+  const Weight& table = weights_.embedding;
+  if (table.group_bytes != 0)
+    unpack_row(table, r.token, x);
+  else
+    dequantise(table.type, table.data + static_cast<std::uint64_t>(r.token) * table.row_bytes,
+               cpu_size(spec_.n_embd), x);
   const float scale = static_cast<float>(spec_.embedding_scale);
   for (int i = 0; i < spec_.n_embd; ++i) x[i] *= scale;
   for (std::size_t k = 0; k < rope_.size(); ++k) {
@@ -368,12 +384,25 @@ void CpuBackend::store_residual(Operation op, int layer, CpuWorker& w) {
     make_input(op, layer, row, w.own, new_residual(op, row), w);
 }
 
-/// Row groups [first_group, + n_groups) of a weight times rows of input.
+/// Row groups [first_group, + n_groups) of a weight times rows of input. Weights as the file has
+/// them are packed group by group: the same kernel, the same bits.
 void CpuBackend::multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in,
-                          int n_rows, float* out, int out_stride) const {
-  kernels_.matmul({&weight, first_group, n_groups, in.acts[0], in.floats[0],
-                   cpu_size(in.acts.width), cpu_size(in.floats.width), n_rows, out,
-                   cpu_size(out_stride)});
+                          int n_rows, float* out, int out_stride, CpuWorker& w) const {
+  MatmulArgs args{&weight, first_group, n_groups, in.acts[0], in.floats[0], cpu_size(in.acts.width),
+                  cpu_size(in.floats.width), n_rows, out, cpu_size(out_stride)};
+  if (weight.group_bytes != 0) return kernels_.matmul(args);
+  Weight group = weight;
+  group.data = w.group.data();
+  group.group_bytes = packed_group_bytes(weight.type, weight.cols);
+  args.weight = &group;
+  args.first_group = 0;
+  args.n_groups = 1;
+  for (int g = first_group; g < first_group + n_groups; ++g, args.out += kRowGroup) {
+    const int row = weight.first_row(g);
+    pack_group(weight.type, weight.data + static_cast<std::uint64_t>(row) * weight.row_bytes,
+               weight.row_bytes, weight.end_row(g) - row, weight.cols, w.group.data());
+    kernels_.matmul(args);
+  }
 }
 
 // ------------------------------------------------------------------------------------- operations
@@ -391,7 +420,7 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
   const Vector& head_norm = is_q ? lw.q_norm : lw.k_norm;
   const int dim = is_q || is_k ? l.key_dim : l.value_dim;
   const int groups = weight.segment_groups();
-  multiply(weight, head * groups, groups, in, n_rows(), w.out[0], w.out.width);
+  multiply(weight, head * groups, groups, in, n_rows(), w.out[0], w.out.width, w);
 
   const RopeSpec& rope = spec_.ropes[cpu_size(l.rope)];
   const KvView& kv = batch_.kv[cpu_size(l.kv_group)];
@@ -491,7 +520,7 @@ void CpuBackend::project(Operation op, int layer, const Weight& weight, const Ve
                          int item, CpuWorker& w) {
   const Inputs& in = inputs(op, layer, w);
   const int first = item * item_groups(), n = std::min(item_groups(), weight.n_groups() - first);
-  multiply(weight, first, n, in, n_rows(), output_[0] + first * kRowGroup, output_.width);
+  multiply(weight, first, n, in, n_rows(), output_[0] + first * kRowGroup, output_.width, w);
   if (bias.empty()) return;
   const int end = std::min((first + n) * kRowGroup, weight.rows);
   for (int row = 0; row < n_rows(); ++row)
@@ -503,8 +532,8 @@ void CpuBackend::gate_up(int layer, int item, CpuWorker& w) {
   const Inputs& in = inputs(Operation::gate_up, layer, w);
   if (item == 0) store_residual(Operation::gate_up, layer, w);
   const int first = item * item_groups(), n = std::min(item_groups(), l.gate.n_groups() - first);
-  multiply(l.gate, first, n, in, n_rows(), w.out[0], w.out.width);
-  multiply(l.up, first, n, in, n_rows(), w.out2[0], w.out2.width);
+  multiply(l.gate, first, n, in, n_rows(), w.out[0], w.out.width, w);
+  multiply(l.up, first, n, in, n_rows(), w.out2[0], w.out2.width, w);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, l.gate.rows - begin);
   const InputKind kind = input_kind(Operation::down, layer);
   for (int row = 0; row < n_rows(); ++row) {
@@ -524,7 +553,7 @@ void CpuBackend::logits(int item, CpuWorker& w) {
   const int first = item * kHeadItemGroups,
             n = std::min(kHeadItemGroups, weights_.head.n_groups() - first);
   const int n_wanted = static_cast<int>(logits_rows_.size());
-  multiply(weights_.head, first, n, in, n_wanted, w.out[0], w.out.width);
+  multiply(weights_.head, first, n, in, n_wanted, w.out[0], w.out.width, w);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, spec_.n_vocab - begin);
   for (int i = 0; i < n_wanted; ++i)
     std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(i)])].logits + begin, w.out[i],

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -130,3 +131,69 @@ TEST_CASE("an idle pool takes no processor time and a destroyed one leaves no th
   CHECK(n_threads() == before);
 }
 #endif
+
+static constexpr std::size_t kStages = 500;
+
+TEST_CASE("stages: the items of one are finished before the next is asked for") {
+  struct Counting final : ThreadPool::Stages {
+    std::atomic<std::size_t> done{0};
+    std::size_t stage = 0, expected = 0, early = 0;
+    std::size_t next() noexcept override {
+      early += done != expected;
+      if (stage == kStages) return 0;
+      const std::size_t n = 1 + stage++ % 7;
+      expected += n;
+      return n;
+    }
+    void run(std::size_t, int) noexcept override { ++done; }
+  };
+  for (const int workers : {1, 2, 3, 8}) {
+    ThreadPool pool(workers);
+    for (int call = 0; call < 20; ++call) {
+      Counting stages;
+      pool.run(stages);
+      CHECK(stages.early == 0);
+      CHECK(stages.done == stages.expected);
+      CHECK(stages.stage == kStages);
+    }
+  }
+}
+
+namespace {
+
+/// A host that calls the function once, n times in turn, at the same time, or throws.
+struct HostExecutor final : decant::Executor {
+  enum Way { never, once, in_turn, at_once, too_often, throws } way = once;
+  int concurrency() const noexcept override { return 3; }
+  void run(int n, void (*fn)(void*) noexcept, void* context) override {
+    if (way == throws) throw 1;
+    if (way == once) fn(context);
+    if (way == in_turn || way == too_often)
+      for (int i = 0; i < (way == in_turn ? n : 10); ++i) fn(context);
+    if (way != at_once) return;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < n; ++i) threads.emplace_back(fn, context);
+    for (std::thread& t : threads) t.join();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an executor owes no concurrency") {
+  HostExecutor executor;
+  ThreadPool pool(executor);
+  CHECK(pool.n_workers() == 3);
+  for (const auto way : {HostExecutor::never, HostExecutor::once, HostExecutor::in_turn,
+                         HostExecutor::at_once, HostExecutor::too_often, HostExecutor::throws}) {
+    executor.way = way;
+    for (const std::size_t n : {0u, 1u, 100u}) {
+      CAPTURE(static_cast<int>(way), n);
+      Counted counted(n, 3);
+      pool.run(n, Counted::item, &counted);
+      int wrong = 0;
+      for (const auto& runs : counted.runs) wrong += runs != 1;
+      CHECK(wrong == 0);
+      CHECK(counted.bad_worker == 0);
+    }
+  }
+}
