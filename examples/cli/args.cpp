@@ -62,7 +62,8 @@ static decant::KvType kv_type(const std::string& name) {
   if (name == "f32") return decant::KvType::f32;
   if (name == "f16") return decant::KvType::f16;
   if (name == "bf16") return decant::KvType::bf16;
-  throw UsageError("--kv-type " + name + ": this build knows f32, f16 and bf16, or a pair K,V of them");
+  throw UsageError("--kv-type " + name +
+                   ": this build knows f32, f16 and bf16, or a pair K,V of them");
 }
 
 decant::ModelOptions model_options_but_threads(const Args& args) {
@@ -82,6 +83,10 @@ decant::ModelOptions model_options_but_threads(const Args& args) {
     options.kv_values =
         comma == std::string::npos ? options.kv_keys : kv_type(type.substr(comma + 1));
   }
+  if (const std::string act = args.text("activations", "int8"); act == "int16")
+    options.activations = decant::Activations::int16;
+  else if (act != "int8")
+    throw UsageError("--activations " + act + ": int8 or int16");
   options.context = args.number("context", options.context);
   options.chunk = args.number("chunk", options.chunk);
   return options;

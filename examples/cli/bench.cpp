@@ -67,8 +67,6 @@ BenchOptions bench_options(const Args& args) {
     throw UsageError("--prompt and --generate: at most 2^24");
   for (const std::size_t n : o.threads)
     if (n < 1 || n > 64) throw UsageError("--threads: 1 to 64, or several as 1,2,4");
-  if (args.text("activations", "int8") != "int8")
-    throw UsageError("--activations " + args.text("activations") + ": this build has int8");
   return o;
 }
 
@@ -307,10 +305,10 @@ int bench_rulers(const Args& args, const BenchOptions& o) {
 }  // namespace
 
 int bench(int argc, char** argv) {
-  const Args args(argc, argv,
-                  kModelFlags + std::vector<std::string_view>{"prompt", "generate", "depth",
-                                                              "batch", "repeat", "activations"},
-                  {"json", "profile", "rulers"});
+  const Args args(
+      argc, argv,
+      kModelFlags + std::vector<std::string_view>{"prompt", "generate", "depth", "batch", "repeat"},
+      {"json", "profile", "rulers"});
   const BenchOptions options = bench_options(args);
   if (args.has("rulers")) return bench_rulers(args, options);
   const std::string path = args.required("model");

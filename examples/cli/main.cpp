@@ -28,14 +28,14 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
   sample      --logits F.npy [sampler flags] [--order STEPS] [--history 1,2,3] [--probabilities]
               a token, or the final distribution as a JSON array
   bench       --model M [--threads 1,2] [--prompt 512] [--generate 128] [--depth 0,1024]
-              [--batch 1,4,16] [--repeat 5] [--activations int8] [--profile] [model flags] [--json]
+              [--batch 1,4,16] [--repeat 5] [--profile] [model flags] [--json]
               tokens per second and the shares of what the machine can do; 0 leaves a kind out;
               --rulers instead of a model measures the machine alone
   inspect     --model M [--json]
               what is in the file
 
 model flags:   --backend cpu|reference  --kv-type f32|f16|bf16 or K,V  --threads N  --context N
-               --chunk N  --isa portable
+               --chunk N  --activations int8|int16  --isa portable
 sampler flags: --preset greedy|precise|balanced|creative  --temperature X  --top-k N  --top-p X
                --min-p X  --typical-p X  --repetition-penalty X  --frequency-penalty X
                --presence-penalty X  --penalty-last N  --seed N  --sample-index N

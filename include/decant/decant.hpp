@@ -189,6 +189,9 @@ class Executor {
 enum class Backend { cpu, reference };
 /// How keys and values are stored. `automatic` is f16, and f32 for the reference backend.
 enum class KvType { automatic, f32, f16, bf16 };
+/// What activations are rounded to where they meet quantised weights on the cpu backend: int16 costs
+/// more time and is as good as float (docs/performance.md).
+enum class Activations { int8, int16 };
 enum class LogLevel { info, warning };
 
 struct ModelOptions {
@@ -204,6 +207,7 @@ struct ModelOptions {
   std::size_t kv_memory = 0;  ///< bytes of the KV pool; 0: by `context` and `sessions`
   KvType kv_keys = KvType::automatic;
   KvType kv_values = KvType::automatic;
+  Activations activations = Activations::int8;
   std::size_t chunk = 512;       ///< most prompt tokens in one pass, 1..4096; never changes results
   /// Leave weights in the mapped file, which must not shrink: a file larger than memory can be used,
   /// the same bits come out, but the cpu backend packs rows anew for each pass and is much slower.

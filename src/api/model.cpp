@@ -157,6 +157,7 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
                                                      ? options.threads
                                                      : std::min(processor_count(), kMaxThreads));
   engine.chunk = static_cast<int>(options.chunk);
+  engine.activations = options.activations;
   engine.profile = options.profile;
   info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, engine.keys, engine.values);
   for (const KvGroupSpec& group : spec.kv_groups)

@@ -117,6 +117,7 @@ struct BackendLimits {
   int max_rows = 1;       // of a pass
   int max_positions = 1;  // of a sequence
   int n_workers = 1;
+  Activations activations = Activations::int8;  // that meet integer weights on the CPU
 };
 
 enum class Operation : std::uint8_t { embed, qkv, attend, attention_output, gate_up, down, logits };

@@ -55,9 +55,7 @@ class ThreadPool {
   void start_stage() noexcept;
   template <class Ready>
   void wait_until(Ready ready) noexcept;
-  bool has_items() const {
-    return (ticket_.load(std::memory_order_seq_cst) & 0xFFFFFFFFu) != 0;
-  }
+  bool has_items() const { return (ticket_.load(std::memory_order_seq_cst) & 0xFFFFFFFFu) != 0; }
 
   int n_workers_;
   Executor* executor_ = nullptr;

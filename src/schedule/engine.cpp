@@ -21,7 +21,8 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->sampled_width_ = static_cast<std::size_t>(engine->spec_.n_vocab);
   DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, options.keys, options.values,
                                              options.kv_tokens));
-  const BackendLimits limits{options.chunk, options.max_positions, pool->n_workers()};
+  const BackendLimits limits{options.chunk, options.max_positions, pool->n_workers(),
+                             options.activations};
   engine->backend_ =
       options.kernels != nullptr
           ? make_cpu_backend(engine->spec_, engine->weights_.weights(), limits, *options.kernels)
@@ -32,9 +33,8 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
         "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
   engine->pool_ = std::move(pool);
   if (options.profile) engine->profile_.enable();
-  forward(static_cast<int>(engine->spec_.layers.size()), [&](Operation op, int layer) {
-    engine->operations_.emplace_back(op, layer);
-  });
+  forward(static_cast<int>(engine->spec_.layers.size()),
+          [&](Operation op, int layer) { engine->operations_.emplace_back(op, layer); });
   engine->rows_.reserve(engine->max_rows_);
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_);

@@ -20,9 +20,10 @@ namespace decant::detail {
 struct EngineOptions {
   const CpuKernels* kernels = nullptr;  // null: the reference backend
   int max_positions = 1;                // of a sequence
-  int chunk = 512;              // prompt tokens in one pass
-  std::uint64_t kv_tokens = 0;  // positions in the pool
+  int chunk = 512;                      // prompt tokens in one pass
+  std::uint64_t kv_tokens = 0;          // positions in the pool
   KvType keys = KvType::f32, values = KvType::f32;
+  Activations activations = Activations::int8;
   bool profile = false;
 };
 

@@ -35,8 +35,7 @@ class Profile {
     if (!enabled_) return;
     const Clock::time_point now = Clock::now();
     const auto passed = std::chrono::nanoseconds(now - since_).count();
-    nanoseconds_[current_].fetch_add(static_cast<std::uint64_t>(passed),
-                                     std::memory_order_relaxed);
+    nanoseconds_[current_].fetch_add(static_cast<std::uint64_t>(passed), std::memory_order_relaxed);
     since_ = now;
   }
 

@@ -31,10 +31,10 @@ struct KvBF16 {
 /// N queries that go through the pages together.
 template <int N>
 struct QueryTile {
-  const float* q[N];                // [key_dim]
-  float* scores[N];                 // [256 + 16], later the weights; from the split's begin on
-  float* output[N];                 // [value_dim] of the split
-  int see_from[N], see_to[N];       // positions
+  const float* q[N];           // [key_dim]
+  float* scores[N];            // [256 + 16], later the weights; from the split's begin on
+  float* output[N];            // [value_dim] of the split
+  int see_from[N], see_to[N];  // positions
 };
 
 /// Scores of N queries against P pages.
@@ -47,8 +47,7 @@ DECANT_KERNEL void page_scores(const std::byte* const* keys, int key_dim, float 
   for (int d = 0; d < key_dim; ++d) {
     F k[P];
     DECANT_UNROLL(4)
-    for (int p = 0; p < P; ++p)
-      k[p] = Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens);
+    for (int p = 0; p < P; ++p) k[p] = Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens);
     DECANT_UNROLL(16)
     for (int i = 0; i < N; ++i) {
       const F q = f_set(tile.q[i][d]);

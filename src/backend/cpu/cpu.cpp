@@ -39,10 +39,10 @@ struct Rows {
 
 /// Rows that weights are multiplied with: as int8 blocks, as floats, or both.
 struct Inputs {
-  Rows<ActBlock> acts;  // [rows][widest / 32]
+  Rows<ActBlock> acts;  // [rows][widest / 32], twice that for int16
   Rows<float> floats;   // [rows][widest]
-  void resize(int n_rows, int widest) {
-    acts.resize(n_rows, widest / kActBlock);
+  void resize(int n_rows, int widest, bool wide) {
+    acts.resize(n_rows, (wide ? 2 : 1) * widest / kActBlock);
     floats.resize(n_rows, widest);
   }
 };
@@ -50,9 +50,7 @@ struct Inputs {
 /// How an operation's weights want their input.
 struct InputKind {
   bool integer = false, floats = false;
-  void add(const Weight& weight) {
-    (packed_is_integer(weight.type) ? integer : floats) = true;
-  }
+  void add(const Weight& weight) { (packed_is_integer(weight.type) ? integer : floats) = true; }
 };
 
 /// What one worker keeps.
@@ -121,6 +119,7 @@ class CpuBackend final : public Backend {
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const CpuKernels& kernels_;
+  const bool wide_;  // activations as int16
   Batch batch_;
   std::uint64_t pass_ = 0;  // so that a worker knows whose rows it holds
   std::vector<RowBlock> row_blocks_;
@@ -132,7 +131,7 @@ class CpuBackend final : public Backend {
   Inputs normed_;  // of qkv, gate_up and logits, made by their prologues
   Inputs made_;    // of attention_output and down, made by attend and gate_up
   std::vector<std::vector<double>> inverse_frequency_;  // [rope][dims / 2]
-  std::vector<Rows<float>> rope_;                       // [rope][max_rows][2][dims]: CpuKernels::rotate
+  std::vector<Rows<float>> rope_;  // [rope][max_rows][2][dims]: CpuKernels::rotate
   // A few rows with long contexts are attended split by split: [split][row][head].
   bool by_split_ = false;
   Rows<float> part_max_, part_sum_, part_output_;
@@ -140,7 +139,10 @@ class CpuBackend final : public Backend {
 
 CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
                        const BackendLimits& limits, const CpuKernels& kernels)
-    : spec_(spec), weights_(weights), kernels_(kernels) {
+    : spec_(spec),
+      weights_(weights),
+      kernels_(kernels),
+      wide_(limits.activations == Activations::int16) {
   int q_width = 0, attended_width = 0, ff_width = 0, head_width = 0, group = 1, value_dim = 1,
       n_heads = 1;
   for (const LayerSpec& l : spec.layers) {
@@ -167,7 +169,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
       std::max({cpu_padded(head_width), group * value_dim, kHeadItemGroups * kRowGroup});
   for (int i = 0; i < limits.n_workers; ++i) {
     CpuWorker w;
-    w.own.resize(std::min(rows, kOwnRows), widest);
+    w.own.resize(std::min(rows, kOwnRows), widest, wide_);
     w.sum.resize(cpu_size(widest));
     w.normed.resize(cpu_size(widest));
     w.group.resize(group_bytes);
@@ -182,8 +184,8 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   for (auto& residual : residual_) residual.resize(rows, cpu_padded(spec.n_embd));
   output_.resize(rows, cpu_padded(spec.n_embd));
   q_.resize(rows, q_width);
-  normed_.resize(rows, widest);
-  made_.resize(rows, widest);
+  normed_.resize(rows, widest, wide_);
+  made_.resize(rows, widest, wide_);
   const int parts = cpu_blocks(limits.max_positions, kSplit) * kCpuAttentionRows;
   part_max_.resize(parts, n_heads);
   part_sum_.resize(parts, n_heads);
@@ -315,7 +317,8 @@ bool CpuBackend::made_by_producer(Operation op, int layer) const {
 /// Columns [column, + n) of row `at`; column and n are multiples of 32 where weights are integer.
 void CpuBackend::set_input(Inputs& to, int at, int column, const float* x, int n,
                            InputKind kind) const {
-  if (kind.integer) kernels_.quantise(x, n, to.acts[at] + column / kActBlock);
+  if (kind.integer && wide_) kernels_.quantise_wide(x, n, to.acts[at] + 2 * (column / kActBlock));
+  if (kind.integer && !wide_) kernels_.quantise(x, n, to.acts[at] + column / kActBlock);
   if (kind.floats) std::memcpy(to.floats[at] + column, x, cpu_size(n) * sizeof(float));
 }
 
@@ -342,10 +345,9 @@ void CpuBackend::make_input(Operation op, int layer, int at, Inputs& to, float* 
     norm = &weights_.final_norm;
   }
   const bool pending = op != Operation::qkv || layer > 0;
-  kernels_.norm({residual_[op == Operation::gate_up ? 1 : 0][row],
-                 pending ? output_[row] : nullptr, post_norm->empty() ? nullptr : post_norm->data(),
-                 norm->data(), spec_.n_embd, static_cast<float>(spec_.norm_eps), residual,
-                 w.normed.data()});
+  kernels_.norm({residual_[op == Operation::gate_up ? 1 : 0][row], pending ? output_[row] : nullptr,
+                 post_norm->empty() ? nullptr : post_norm->data(), norm->data(), spec_.n_embd,
+                 static_cast<float>(spec_.norm_eps), residual, w.normed.data()});
   set_input(to, at, 0, w.normed.data(), spec_.n_embd, kind);
 }
 
@@ -368,8 +370,8 @@ void CpuBackend::run_prologue(Operation op, int layer, std::size_t item, int wor
 const Inputs& CpuBackend::inputs(Operation op, int layer, CpuWorker& w) {
   if (made_by_producer(op, layer)) return made_;
   if (n_inputs(op) > kOwnRows) return normed_;
-  const std::uint64_t id = (pass_ * spec_.layers.size() + cpu_size(layer)) * 8 +
-                           static_cast<std::uint64_t>(op) + 1;
+  const std::uint64_t id =
+      (pass_ * spec_.layers.size() + cpu_size(layer)) * 8 + static_cast<std::uint64_t>(op) + 1;
   if (w.prepared != id) {
     w.prepared = id;
     for (int at = 0; at < n_inputs(op); ++at) make_input(op, layer, at, w.own, w.sum.data(), w);
@@ -388,8 +390,17 @@ void CpuBackend::store_residual(Operation op, int layer, CpuWorker& w) {
 /// them are packed group by group: the same kernel, the same bits.
 void CpuBackend::multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in,
                           int n_rows, float* out, int out_stride, CpuWorker& w) const {
-  MatmulArgs args{&weight, first_group, n_groups, in.acts[0], in.floats[0], cpu_size(in.acts.width),
-                  cpu_size(in.floats.width), n_rows, out, cpu_size(out_stride)};
+  MatmulArgs args{&weight,
+                  first_group,
+                  n_groups,
+                  in.acts[0],
+                  in.floats[0],
+                  cpu_size(in.acts.width),
+                  cpu_size(in.floats.width),
+                  n_rows,
+                  wide_,
+                  out,
+                  cpu_size(out_stride)};
   if (weight.group_bytes != 0) return kernels_.matmul(args);
   Weight group = weight;
   group.data = w.group.data();
@@ -442,8 +453,9 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
         batch_.sequences[cpu_size(r.sequence)][l.kv_group][r.position / kPageTokens];
     const int slot = r.position % kPageTokens;
     if (is_k)
-      kernels_.store_kv(kv.key_type, x, dim, kPageTokens,
-                        kv.keys(page, l.kv_slot, head) + cpu_size(slot) * kv_element_bytes(kv.key_type));
+      kernels_.store_kv(
+          kv.key_type, x, dim, kPageTokens,
+          kv.keys(page, l.kv_slot, head) + cpu_size(slot) * kv_element_bytes(kv.key_type));
     else
       kernels_.store_kv(kv.value_type, x, dim, 1,
                         kv.values(page, l.kv_slot, head) +

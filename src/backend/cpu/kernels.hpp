@@ -8,7 +8,8 @@ namespace decant::detail {
 /// Columns that share an activation scale.
 inline constexpr int kActBlock = 32;
 
-/// 32 activations as int8: x is about d * q. One cache line.
+/// 32 activations as int8: x is about d * q. One cache line. Activations as int16 are two of these:
+/// x is about d * (254 q + q of the second), the sums are of the whole, and the second has only q.
 struct alignas(64) ActBlock {
   std::int8_t q[kActBlock];
   float d;             // max |x| / 127
@@ -24,10 +25,11 @@ struct alignas(64) ActBlock {
 struct MatmulArgs {
   const Weight* weight;  // packed
   int first_group, n_groups;
-  const ActBlock* acts;  // [n_rows] rows of act_stride blocks; integer weights
+  const ActBlock* acts;  // [n_rows] rows of act_stride ActBlocks; integer weights
   const float* floats;   // [n_rows] rows of float_stride; float weights, padded to 16 columns
   std::size_t act_stride, float_stride;
   int n_rows;
+  bool wide;   // activations as int16: two blocks for each 32 columns
   float* out;  // [n_rows] rows of out_stride, at least 16 n_groups wide
   std::size_t out_stride;
 };
@@ -71,8 +73,9 @@ struct CpuKernels {
   const char* name;
   void (*matmul)(const MatmulArgs&);
   void (*norm)(const NormArgs&);
-  /// n a multiple of 32.
+  /// n a multiple of 32. To int8, or to int16 in twice as many blocks.
   void (*quantise)(const float* x, int n, ActBlock* to);
+  void (*quantise_wide)(const float* x, int n, ActBlock* to);
   void (*attend)(const AttendArgs&);
   /// (max, sum, output) of a later split into that of the splits before it.
   void (*merge)(float* max, float* sum, float* output, float other_max, float other_sum,
@@ -83,7 +86,8 @@ struct CpuKernels {
   void (*activate)(Activation activation, const float* gate, const float* up, int n, float* to);
   /// x / rms(x) * weight in place.
   void (*head_norm)(float* x, const float* weight, int n, float eps);
-  /// RoPE in place; table [2][dims]: cosines, then sines, those of a pair's first coordinate negated.
+  /// RoPE in place; table [2][dims]: cosines, then sines, those of a pair's first coordinate
+  /// negated.
   void (*rotate)(float* x, const float* table, int dims, RopePairs pairs);
   /// x[i] to element i * step of a page.
   void (*store_kv)(KvType type, const float* x, int n, int step, std::byte* to);

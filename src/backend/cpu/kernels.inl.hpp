@@ -5,6 +5,8 @@
 // Vector layer: F sixteen floats, I sixteen int32, B sixteen lanes of four unsigned bytes; what
 // each function means is said, lane by lane, in vec_portable.inl.hpp. Every result is an IEEE
 // operation on lanes in a stated order, so all instruction sets agree.
-#include "backend/cpu/matmul.inl.hpp"
 #include "backend/cpu/rows.inl.hpp"
+
+#include "backend/cpu/matmul.inl.hpp"
+
 #include "backend/cpu/attention.inl.hpp"

@@ -31,8 +31,8 @@ namespace decant::detail::avx512 {
 #include "backend/cpu/kernels.inl.hpp"
 
 extern const CpuKernels kKernels;
-const CpuKernels kKernels = {"avx512", matmul, norm, quantise, attend, merge,
-                             divide, activate, head_norm, rotate, store_kv};
+const CpuKernels kKernels = {"avx512", matmul, norm,     quantise,  quantise_wide, attend,
+                             merge,    divide, activate, head_norm, rotate,        store_kv};
 
 }  // namespace decant::detail::avx512
 

@@ -29,8 +29,8 @@ namespace decant::detail::neon {
 #include "backend/cpu/kernels.inl.hpp"
 
 extern const CpuKernels kKernels;
-const CpuKernels kKernels = {"neon", matmul, norm, quantise, attend, merge,
-                             divide, activate, head_norm, rotate, store_kv};
+const CpuKernels kKernels = {"neon", matmul, norm,     quantise,  quantise_wide, attend,
+                             merge,  divide, activate, head_norm, rotate,        store_kv};
 
 }  // namespace decant::detail::neon
 

@@ -217,11 +217,24 @@ DECANT_VEC I dot_half(I acc, const B* codes, const std::int8_t* q) {
   return acc;
 }
 
+/// The integer sum of 16 columns: of codes times q, or times 254 q + q of the second block.
+template <class Format, bool Wide>
+DECANT_VEC I integer_sum(I start, const B* codes, const ActBlock* a, int column) {
+  if constexpr (!Wide) {
+    return dot_half<Format>(start, codes, a->q + column);
+  } else {
+    const I high = dot_half<Format>(i_set(0), codes, a[0].q + column);
+    const I low = dot_half<Format>(start, codes, a[1].q + column);
+    return i_add(low, i_sub(i_shl<8>(high), i_shl<1>(high)));
+  }
+}
+
 /// One group of 16 rows times T tokens. Each output is one chain over blocks in ascending order:
 /// the same bits for any T.
-template <class Format, int T>
+template <class Format, int T, bool Wide>
 DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock* acts,
                                std::size_t act_stride, float* out, std::size_t out_stride) {
+  constexpr std::size_t kStep = Wide ? 2 : 1;
   F acc[T];
   DECANT_UNROLL(16)
   for (int t = 0; t < T; ++t) acc[t] = f_set(0.0f);
@@ -230,22 +243,23 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
     f.next(p, b);
     DECANT_UNROLL(16)
     for (int t = 0; t < T; ++t) {
-      const ActBlock& a =
-          acts[static_cast<std::size_t>(t) * act_stride + static_cast<std::size_t>(b)];
+      const ActBlock* const a =
+          acts + static_cast<std::size_t>(t) * act_stride + kStep * static_cast<std::size_t>(b);
       if constexpr (Format::kHalves) {
-        const I d0 = dot_half<Format>(dot_start<Format>(a.nsum_half[0]), f.c.lo, a.q);
-        const I d1 = dot_half<Format>(dot_start<Format>(a.nsum_half[1]), f.c.hi, a.q + 16);
-        acc[t] = f_fma(f_mul(f.s[0], f_set(a.d)), f_from_i(d0), acc[t]);
-        acc[t] = f_fma(f_mul(f.s[1], f_set(a.d)), f_from_i(d1), acc[t]);
+        const I d0 = integer_sum<Format, Wide>(dot_start<Format>(a->nsum_half[0]), f.c.lo, a, 0);
+        const I d1 = integer_sum<Format, Wide>(dot_start<Format>(a->nsum_half[1]), f.c.hi, a, 16);
+        acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), f_from_i(d0), acc[t]);
+        acc[t] = f_fma(f_mul(f.s[1], f_set(a->d)), f_from_i(d1), acc[t]);
         if constexpr (Format::kMin) {
-          acc[t] = f_fma(f.m[0], f_set(a.dsum_half[0]), acc[t]);
-          acc[t] = f_fma(f.m[1], f_set(a.dsum_half[1]), acc[t]);
+          acc[t] = f_fma(f.m[0], f_set(a->dsum_half[0]), acc[t]);
+          acc[t] = f_fma(f.m[1], f_set(a->dsum_half[1]), acc[t]);
         }
       } else {
-        const I d0 = dot_half<Format>(dot_start<Format>(a.nsum), f.c.lo, a.q);
-        const I d1 = dot_half<Format>(d0, f.c.hi, a.q + 16);
-        acc[t] = f_fma(f_mul(f.s[0], f_set(a.d)), f_from_i(d1), acc[t]);
-        if constexpr (Format::kMin) acc[t] = f_fma(f.m[0], f_set(a.dsum), acc[t]);
+        // Two chains: integer sums are exact in any order.
+        const I d0 = integer_sum<Format, Wide>(dot_start<Format>(a->nsum), f.c.lo, a, 0);
+        const I d1 = integer_sum<Format, Wide>(i_set(0), f.c.hi, a, 16);
+        acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), f_from_i(i_add(d0, d1)), acc[t]);
+        if constexpr (Format::kMin) acc[t] = f_fma(f.m[0], f_set(a->dsum), acc[t]);
       }
     }
   }
@@ -253,33 +267,34 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
   for (int t = 0; t < T; ++t) f_store(out + static_cast<std::size_t>(t) * out_stride, acc[t]);
 }
 
+/// All row groups of the call times T tokens from `row` on.
+template <class Format, int T, bool Wide>
+DECANT_KERNEL void matmul_tokens(const MatmulArgs& a, int row) {
+  const int n_blocks = a.weight->cols / kActBlock;
+  for (int g = 0; g < a.n_groups; ++g)
+    matmul_tile<Format, T, Wide>(
+        a.weight->data + static_cast<std::uint64_t>(a.first_group + g) * a.weight->group_bytes,
+        n_blocks, a.acts + static_cast<std::size_t>(row) * a.act_stride, a.act_stride,
+        a.out + static_cast<std::size_t>(row) * a.out_stride +
+            static_cast<std::size_t>(g) * kRowGroup,
+        a.out_stride);
+}
+
 template <class Format>
 DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
-  const int n_blocks = a.weight->cols / kActBlock;
-  for (int row = 0; row < a.n_rows;) {
-    const int left = a.n_rows - row;
-    const ActBlock* acts = a.acts + static_cast<std::size_t>(row) * a.act_stride;
-    const int tile = !kManyTokens ? 1
-                     : left >= 12 ? 12
-                     : left >= 8  ? 8
-                     : left >= 4  ? 4
-                     : left >= 2  ? 2
-                                  : 1;
-    for (int g = 0; g < a.n_groups; ++g) {
-      const std::byte* p =
-          a.weight->data + static_cast<std::uint64_t>(a.first_group + g) * a.weight->group_bytes;
-      float* out = a.out + static_cast<std::size_t>(row) * a.out_stride +
-                   static_cast<std::size_t>(g) * kRowGroup;
-      if constexpr (kManyTokens) {
-        if (tile == 12) matmul_tile<Format, 12>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
-        if (tile == 8) matmul_tile<Format, 8>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
-        if (tile == 4) matmul_tile<Format, 4>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
-        if (tile == 2) matmul_tile<Format, 2>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
-      }
-      if (tile == 1) matmul_tile<Format, 1>(p, n_blocks, acts, a.act_stride, out, a.out_stride);
+  int row = 0;
+  if constexpr (kManyTokens) {
+    if (a.wide) {
+      for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, true>(a, row);
+    } else {
+      for (; row + 12 <= a.n_rows; row += 12) matmul_tokens<Format, 12, false>(a, row);
+      for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, false>(a, row);
+      for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, false>(a, row);
+      for (; row + 2 <= a.n_rows; row += 2) matmul_tokens<Format, 2, false>(a, row);
     }
-    row += tile;
   }
+  for (; row < a.n_rows; ++row)
+    a.wide ? matmul_tokens<Format, 1, true>(a, row) : matmul_tokens<Format, 1, false>(a, row);
 }
 
 // ------------------------------------------------------------------------- float multiplication

@@ -59,35 +59,55 @@ DECANT_KERNEL void head_norm(float* x, const float* weight, int n, float eps) {
   scale_by(x, weight, rms_scale(x, n, eps), nullptr, n, x);
 }
 
+/// Sixteen values times `id` to the nearest integers, at most +-Top.
+template <int Top>
+DECANT_VEC F rounded(F x, F id) {
+  const F top = f_set(static_cast<float>(Top)), bottom = f_set(-static_cast<float>(Top));
+  F y = f_mul(x, id);
+  y = f_select_less(y, top, y, top);
+  y = f_select_less(bottom, y, y, bottom);
+  return f_from_i(i_round(y));
+}
+DECANT_VEC void set_sums(ActBlock& block, std::int32_t s0, std::int32_t s1) {
+  block.nsum = -(s0 + s1);
+  block.nsum_half[0] = -s0;
+  block.nsum_half[1] = -s1;
+  block.dsum = block.d * static_cast<float>(s0 + s1);
+  block.dsum_half[0] = block.d * static_cast<float>(s0);
+  block.dsum_half[1] = block.d * static_cast<float>(s1);
+  block.unused = 0;
+}
 /// Blocks with a value that is not finite get d = NaN, so that the row's outputs show it.
-DECANT_KERNEL void quantise(const float* x, int n, ActBlock* to) {
-  for (int b = 0; b < n / kActBlock; ++b) {
-    ActBlock& block = to[b];
+template <int Top>
+DECANT_KERNEL void quantise_to(const float* x, int n, ActBlock* to) {
+  constexpr bool kWide = Top > 127;
+  for (int b = 0; b < n / kActBlock; ++b, to += kWide ? 2 : 1) {
+    ActBlock& block = to[0];
     const F v0 = f_load(x + b * kActBlock), v1 = f_load(x + b * kActBlock + 16);
     const std::int32_t magnitude = i_highest(i_max(i_magnitude(v0), i_magnitude(v1)));
     float max;
     __builtin_memcpy(&max, &magnitude, sizeof max);
     const bool finite = magnitude < 0x7F800000;
-    const F id = f_set(finite && max > 0.0f ? 127.0f / max : 0.0f);
-    const F top = f_set(127.0f), bottom = f_set(-127.0f);
-    F y0 = f_mul(v0, id), y1 = f_mul(v1, id);
-    y0 = f_select_less(y0, top, y0, top);
-    y1 = f_select_less(y1, top, y1, top);
-    y0 = f_select_less(bottom, y0, y0, bottom);
-    y1 = f_select_less(bottom, y1, y1, bottom);
-    const I q0 = i_round(y0), q1 = i_round(y1);
-    i_store_i8(block.q, q0);
-    i_store_i8(block.q + 16, q1);
-    const std::int32_t s0 = i_sum(q0), s1 = i_sum(q1);
-    block.d = finite ? max / 127.0f : __builtin_nanf("");
-    block.nsum = -(s0 + s1);
-    block.nsum_half[0] = -s0;
-    block.nsum_half[1] = -s1;
-    block.dsum = block.d * static_cast<float>(s0 + s1);
-    block.dsum_half[0] = block.d * static_cast<float>(s0);
-    block.dsum_half[1] = block.d * static_cast<float>(s1);
-    block.unused = 0;
+    const F id = f_set(finite && max > 0.0f ? static_cast<float>(Top) / max : 0.0f);
+    const F y0 = rounded<Top>(v0, id), y1 = rounded<Top>(v1, id);
+    block.d = finite ? max / static_cast<float>(Top) : __builtin_nanf("");
+    set_sums(block, i_sum(i_round(y0)), i_sum(i_round(y1)));
+    if constexpr (!kWide) {
+      i_store_i8(block.q, i_round(y0));
+      i_store_i8(block.q + 16, i_round(y1));
+    } else {
+      const F part = f_set(1.0f / 254);
+      const F h0 = rounded<127>(y0, part), h1 = rounded<127>(y1, part);
+      i_store_i8(block.q, i_round(h0));
+      i_store_i8(block.q + 16, i_round(h1));
+      i_store_i8(to[1].q, i_round(f_fma(h0, f_set(-254.0f), y0)));
+      i_store_i8(to[1].q + 16, i_round(f_fma(h1, f_set(-254.0f), y1)));
+    }
   }
+}
+DECANT_KERNEL void quantise(const float* x, int n, ActBlock* to) { quantise_to<127>(x, n, to); }
+DECANT_KERNEL void quantise_wide(const float* x, int n, ActBlock* to) {
+  quantise_to<127 * 254 + 127>(x, n, to);
 }
 
 /// e^x within 2 ulp; 0 below -87.3, e^88 above 88 (Cody & Waite reduction, Taylor series).

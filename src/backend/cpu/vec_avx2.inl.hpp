@@ -71,6 +71,9 @@ DECANT_VEC I i_set(std::int32_t a) {
 DECANT_VEC I i_add(I a, I b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
+DECANT_VEC I i_sub(I a, I b) {
+  return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+}
 DECANT_VEC I i_magnitude(F a) {
   const F positive = f_abs(a);
   return {_mm256_castps_si256(positive.lo), _mm256_castps_si256(positive.hi)};

@@ -50,6 +50,7 @@ DECANT_VEC F f_from_i(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 DECANT_VEC I i_round(F a) { return {_mm512_cvtps_epi32(a.v)}; }
 DECANT_VEC I i_set(std::int32_t a) { return {_mm512_set1_epi32(a)}; }
 DECANT_VEC I i_add(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
+DECANT_VEC I i_sub(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 DECANT_VEC I i_magnitude(F a) {
   return {_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7FFFFFFF))};
 }

@@ -59,6 +59,7 @@ DECANT_VEC F f_from_i(I a) { DECANT_QUARTERS(F, vcvtq_f32_s32(a.v[i])); }
 DECANT_VEC I i_round(F a) { DECANT_QUARTERS(I, vcvtnq_s32_f32(a.v[i])); }
 DECANT_VEC I i_set(std::int32_t a) { DECANT_QUARTERS(I, vdupq_n_s32(a)); }
 DECANT_VEC I i_add(I a, I b) { DECANT_QUARTERS(I, vaddq_s32(a.v[i], b.v[i])); }
+DECANT_VEC I i_sub(I a, I b) { DECANT_QUARTERS(I, vsubq_s32(a.v[i], b.v[i])); }
 DECANT_VEC I i_magnitude(F a) { DECANT_QUARTERS(I, vreinterpretq_s32_f32(vabsq_f32(a.v[i]))); }
 DECANT_VEC I i_max(I a, I b) { DECANT_QUARTERS(I, vmaxq_s32(a.v[i], b.v[i])); }
 DECANT_VEC std::int32_t i_highest(I a) {

@@ -64,10 +64,10 @@ DECANT_VEC I i_round(F a) {
 }
 DECANT_VEC I i_set(std::int32_t a) { DECANT_LANES(I, a); }
 DECANT_VEC I i_add(I a, I b) { DECANT_LANES(I, a.v[i] + b.v[i]); }
+DECANT_VEC I i_sub(I a, I b) { DECANT_LANES(I, a.v[i] - b.v[i]); }
 /// The bits of |a|, ordered as the values are, NaN above all.
 DECANT_VEC I i_magnitude(F a) {
-  DECANT_LANES(I,
-               static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(a.v[i]) & 0x7FFFFFFFu));
+  DECANT_LANES(I, static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(a.v[i]) & 0x7FFFFFFFu));
 }
 DECANT_VEC I i_max(I a, I b) { DECANT_LANES(I, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 DECANT_VEC std::int32_t i_highest(I a) {

@@ -167,52 +167,60 @@ TEST_CASE(
     const std::size_t blocks = cols / kActBlock,
                       width = static_cast<std::size_t>(packed.weight.n_groups() * kRowGroup);
 
-    std::vector<float> first;
-    for (const CpuKernels* kernels : all) {
-      CAPTURE(kernels->name);
-      std::vector<ActBlock> acts(static_cast<std::size_t>(n_tokens) * blocks);
-      for (int t = 0; t < n_tokens; ++t)
-        kernels->quantise(&x[static_cast<std::size_t>(t * cols)], cols,
-                          &acts[static_cast<std::size_t>(t) * blocks]);
-      const auto run = [&](int from, int n) {
-        std::vector<float> out(static_cast<std::size_t>(n) * width);
-        kernels->matmul(MatmulArgs{&packed.weight, 0, packed.weight.n_groups(),
-                                   &acts[static_cast<std::size_t>(from) * blocks],
-                                   &x[static_cast<std::size_t>(from * cols)], blocks,
-                                   static_cast<std::size_t>(cols), n, out.data(), width});
-        return out;
-      };
-      const std::vector<float> together = run(0, n_tokens);
-      for (int t = 0; t < n_tokens; ++t) {
-        const std::vector<float> alone = run(t, 1);
-        CHECK(std::memcmp(alone.data(), &together[static_cast<std::size_t>(t) * width],
-                          width * sizeof(float)) == 0);
-        for (int r = 0; r < n_rows; ++r) {
-          double sum = 0, size = 0;
-          for (int c = 0; c < cols; ++c) {
-            const ActBlock& a = acts[static_cast<std::size_t>(t) * blocks +
-                                     static_cast<std::size_t>(c / kActBlock)];
-            const double act = integer
-                                   ? static_cast<double>(a.d) * a.q[c % kActBlock]
-                                   : static_cast<double>(x[static_cast<std::size_t>(t * cols + c)]);
-            const double term =
-                static_cast<double>(w[static_cast<std::size_t>(r * cols + c)]) * act;
-            sum += term;
-            size += std::abs(term);
+    for (const bool wide : {false, true}) {
+      if (wide && !integer) continue;
+      const std::size_t n_acts = wide ? 2 * blocks : blocks;
+      std::vector<float> first;
+      for (const CpuKernels* kernels : all) {
+        CAPTURE(kernels->name, wide);
+        std::vector<ActBlock> acts(static_cast<std::size_t>(n_tokens) * n_acts);
+        for (int t = 0; t < n_tokens; ++t)
+          (wide ? kernels->quantise_wide : kernels->quantise)(
+              &x[static_cast<std::size_t>(t * cols)], cols,
+              &acts[static_cast<std::size_t>(t) * n_acts]);
+        const auto run = [&](int from, int n) {
+          std::vector<float> out(static_cast<std::size_t>(n) * width);
+          kernels->matmul(MatmulArgs{&packed.weight, 0, packed.weight.n_groups(),
+                                     &acts[static_cast<std::size_t>(from) * n_acts],
+                                     &x[static_cast<std::size_t>(from * cols)], n_acts,
+                                     static_cast<std::size_t>(cols), n, wide, out.data(), width});
+          return out;
+        };
+        const std::vector<float> together = run(0, n_tokens);
+        for (int t = 0; t < n_tokens; ++t) {
+          const std::vector<float> alone = run(t, 1);
+          CHECK(std::memcmp(alone.data(), &together[static_cast<std::size_t>(t) * width],
+                            width * sizeof(float)) == 0);
+          for (int r = 0; r < n_rows; ++r) {
+            double sum = 0, size = 0;
+            for (int c = 0; c < cols; ++c) {
+              const ActBlock* const a =
+                  &acts[static_cast<std::size_t>(t) * n_acts +
+                        static_cast<std::size_t>(c / kActBlock) * (wide ? 2 : 1)];
+              const int code =
+                  wide ? 254 * a->q[c % kActBlock] + a[1].q[c % kActBlock] : a->q[c % kActBlock];
+              const double act =
+                  integer ? static_cast<double>(a->d) * code
+                          : static_cast<double>(x[static_cast<std::size_t>(t * cols + c)]);
+              const double term =
+                  static_cast<double>(w[static_cast<std::size_t>(r * cols + c)]) * act;
+              sum += term;
+              size += std::abs(term);
+            }
+            // Each of the few hundred float operations of a sum rounds by at most 2^-24 of what is
+            // there.
+            const double error = std::abs(
+                static_cast<double>(
+                    together[static_cast<std::size_t>(t) * width + static_cast<std::size_t>(r)]) -
+                sum);
+            if (error <= size * 1e-5) continue;
+            CAPTURE(t, r, sum, size, error);
+            FAIL("too far from the sum in double");
           }
-          // Each of the few hundred float operations of a sum rounds by at most 2^-24 of what is
-          // there.
-          const double error = std::abs(
-              static_cast<double>(
-                  together[static_cast<std::size_t>(t) * width + static_cast<std::size_t>(r)]) -
-              sum);
-          if (error <= size * 1e-5) continue;
-          CAPTURE(t, r, sum, size, error);
-          FAIL("too far from the sum in double");
         }
+        if (first.empty()) first = together;
+        CHECK(equal_bits(first, together));
       }
-      if (first.empty()) first = together;
-      CHECK(equal_bits(first, together));
     }
   }
 }
@@ -248,6 +256,27 @@ TEST_CASE("int8 activations: nearest codes, sums, and rows that are not finite")
     const std::vector<float> zeros(32);
     kernels->quantise(zeros.data(), 32, acts.data());
     CHECK((acts[0].d == 0.0f && acts[0].q[5] == 0));
+  }
+}
+
+TEST_CASE("int16 activations: both bytes together are the nearest codes") {
+  const std::vector<float> x = random_floats(320, 43);
+  for (const CpuKernels* kernels : machine_kernels()) {
+    CAPTURE(kernels->name);
+    std::vector<ActBlock> acts(20);
+    kernels->quantise_wide(x.data(), 320, acts.data());
+    for (std::size_t b = 0; b < 10; ++b) {
+      const ActBlock& a = acts[2 * b];
+      int sum = 0;
+      for (std::size_t i = 0; i < 32; ++i) {
+        const int code = 254 * a.q[i] + acts[2 * b + 1].q[i];
+        CHECK(std::abs(static_cast<double>(x[b * 32 + i]) / static_cast<double>(a.d) - code) <=
+              0.51);  // x times the rounded 1 / d: up to 32385 x 2^-23 besides the half
+        CHECK(std::abs(int{acts[2 * b + 1].q[i]}) <= 127);
+        sum += code;
+      }
+      CHECK(a.nsum == -sum);
+    }
   }
 }
 
