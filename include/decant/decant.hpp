@@ -173,8 +173,8 @@ class DECANT_API Reader {
   virtual std::string_view name() const = 0;
 };
 
-/// Runs a model's work on the host's own threads (a job system). It owes no concurrency: the library
-/// finishes what the calls leave undone. May be shared by models.
+/// Runs a model's work on the host's own threads (a job system). It owes no concurrency: the
+/// library finishes what the calls leave undone. May be shared by models.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -189,8 +189,8 @@ class Executor {
 enum class Backend { cpu, reference };
 /// How keys and values are stored. `automatic` is f16, and f32 for the reference backend.
 enum class KvType { automatic, f32, f16, bf16 };
-/// What activations are rounded to where they meet quantised weights on the cpu backend: int16 costs
-/// more time and is as good as float (docs/performance.md).
+/// What activations are rounded to where they meet quantised weights on the cpu backend: int16
+/// costs more time and is as good as float (docs/performance.md).
 enum class Activations { int8, int16 };
 enum class LogLevel { info, warning };
 
@@ -199,7 +199,7 @@ struct ModelOptions {
   /// Instruction set of the cpu backend: "portable", "avx2", "avx512" or "neon"; empty: the best
   /// this processor has. All give the same bits.
   std::string_view isa = {};
-  int threads = 0;            ///< 0: one per processor, at most 64
+  int threads = 0;  ///< 0: one per processor, at most 64
   /// Must outlive the model; null: the model has threads of its own, `threads` - 1 of them.
   Executor* executor = nullptr;
   std::size_t context = 0;    ///< tokens a session may hold; 0: min(the model's, 4096)
@@ -208,16 +208,17 @@ struct ModelOptions {
   KvType kv_keys = KvType::automatic;
   KvType kv_values = KvType::automatic;
   Activations activations = Activations::int8;
-  std::size_t chunk = 512;       ///< most prompt tokens in one pass, 1..4096; never changes results
-  /// Leave weights in the mapped file, which must not shrink: a file larger than memory can be used,
-  /// the same bits come out, but the cpu backend packs rows anew for each pass and is much slower.
+  std::size_t chunk = 512;  ///< most prompt tokens in one pass, 1..4096; never changes results
+  /// Leave weights in the mapped file, which must not shrink: a file larger than memory can be
+  /// used, the same bits come out, but the cpu backend packs rows anew for each pass and is much
+  /// slower.
   bool mapped = false;
   bool vocabulary_only = false;  ///< load the tokenizer alone
   /// Where the file names a pre-tokenizer that is not known (tokenizer.ggml.pre): take the one that
   /// files without a name get, with a warning, instead of answering `unsupported` to texts. The
   /// tokens of a text may then be unusual for the model.
   bool default_pre_tokenizer = false;
-  bool profile = false;          ///< measure the time of each operation: see Model::metrics
+  bool profile = false;  ///< measure the time of each operation: see Model::metrics
   /// Called during load with 0..1, never falling; 1 only on success. Return false to cancel.
   bool (*progress)(void* user, float fraction) = nullptr;
   void* progress_user = nullptr;
@@ -451,9 +452,9 @@ struct ReplyStats {
   std::uint64_t seed = 0;         ///< repeats this reply
 };
 
-/// A reply in flight. Move-only; dropping it cancels, and the next call on its Session waits for the
-/// step that is running (inside a callback it answers `busy`). `stop` and `cancel` may be called
-/// from any thread, the rest from one thread at a time.
+/// A reply in flight. Move-only; dropping it cancels, and the next call on its Session waits for
+/// the step that is running (inside a callback it answers `busy`). `stop` and `cancel` may be
+/// called from any thread, the rest from one thread at a time.
 class DECANT_API Reply {
  public:
   Reply(Reply&&) noexcept;

@@ -176,13 +176,9 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   info.layer_weight_bytes = static_cast<std::size_t>(weights.layer_bytes());
   info.head_weight_bytes = static_cast<std::size_t>(weights.head_bytes());
   info.layer_parameters = weights.layer_elements();
-  if (!options.mapped || !reference) file = nullptr;
+  if (!options.mapped) file = nullptr;
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), std::move(spec), std::move(weights),
                                              std::move(pool), engine));
-  if (!options.mapped) file = nullptr;
-  DECANT_ASSIGN(state.engine,
-                Engine::create(std::move(file), std::move(spec), std::move(weights),
-                               std::move(pool), engine));
   if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   return {};

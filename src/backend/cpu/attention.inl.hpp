@@ -6,7 +6,6 @@
 // What a query does not see is skipped. So the bits do not depend on how queries share a tile.
 
 inline constexpr int kSplitTokens = 256;
-inline constexpr int kScoreStride = kSplitTokens + kPageTokens;
 inline constexpr float kUnseen = -3.4e38f;  // e^(kUnseen - max) is exactly 0
 
 struct KvF32 {
@@ -28,67 +27,69 @@ struct KvBF16 {
   static constexpr std::size_t kBytes = 2;
 };
 
-/// N queries that go through the pages together.
+/// N queries that go through the pages together. One pointer for all of them: twelve would not stay
+/// in registers.
 template <int N>
 struct QueryTile {
-  const float* q[N];           // [key_dim]
-  float* scores[N];            // [256 + 16], later the weights; from the split's begin on
-  float* output[N];            // [value_dim] of the split
+  float* q;                    // [key_dim][N]
+  float* scores;               // [page of the split][N][16], later the weights
+  float* output;               // [N][value_dim] of the split
   int see_from[N], see_to[N];  // positions
 };
 
-/// Scores of N queries against P pages.
+/// Scores of N queries against P pages, to scores[P][N][16].
 template <class Kv, int N, int P>
 DECANT_KERNEL void page_scores(const std::byte* const* keys, int key_dim, float scale,
-                               const QueryTile<N>& tile, int at) {
+                               const float* q, float* scores) {
   F acc[N * P];
   DECANT_UNROLL(32)
   for (int i = 0; i < N * P; ++i) acc[i] = f_set(0.0f);
-  for (int d = 0; d < key_dim; ++d) {
+  for (int d = 0; d < key_dim; ++d, q += N) {
     F k[P];
     DECANT_UNROLL(4)
     for (int p = 0; p < P; ++p) k[p] = Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens);
     DECANT_UNROLL(16)
     for (int i = 0; i < N; ++i) {
-      const F q = f_set(tile.q[i][d]);
+      const F qi = f_set(q[i]);
       DECANT_UNROLL(4)
-      for (int p = 0; p < P; ++p) acc[i * P + p] = f_fma(q, k[p], acc[i * P + p]);
+      for (int p = 0; p < P; ++p) acc[i * P + p] = f_fma(qi, k[p], acc[i * P + p]);
     }
   }
   DECANT_UNROLL(16)
   for (int i = 0; i < N; ++i)
     for (int p = 0; p < P; ++p)
-      f_store(tile.scores[i] + at + p * kPageTokens, f_mul(acc[i * P + p], f_set(scale)));
+      f_store(scores + (p * N + i) * kPageTokens, f_mul(acc[i * P + p], f_set(scale)));
 }
 
 template <class Kv, int N>
-DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, int begin,
-                                int first_page, int last_page) {
+DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, int first_page,
+                                int last_page) {
   // Several pages at once keep enough chains in flight when there are few queries.
   constexpr int kAtOnce = kQueries / N > 4 ? 4 : kQueries / N > 1 ? kQueries / N : 1;
   const std::byte* keys[kAtOnce];
+  float* scores = tile.scores;
   int page = first_page;
-  for (; page + kAtOnce <= last_page + 1; page += kAtOnce) {
+  for (; page + kAtOnce <= last_page + 1; page += kAtOnce, scores += kAtOnce * N * kPageTokens) {
     for (int p = 0; p < kAtOnce; ++p)
       keys[p] = a.kv->keys(a.block_table[page + p], a.slot, a.kv_head);
-    page_scores<Kv, N, kAtOnce>(keys, a.key_dim, a.scale, tile, page * kPageTokens - begin);
+    page_scores<Kv, N, kAtOnce>(keys, a.key_dim, a.scale, tile.q, scores);
   }
   if constexpr (kAtOnce > 1)
-    for (; page <= last_page; ++page) {
+    for (; page <= last_page; ++page, scores += N * kPageTokens) {
       keys[0] = a.kv->keys(a.block_table[page], a.slot, a.kv_head);
-      page_scores<Kv, N, 1>(keys, a.key_dim, a.scale, tile, page * kPageTokens - begin);
+      page_scores<Kv, N, 1>(keys, a.key_dim, a.scale, tile.q, scores);
     }
 }
 
 /// output[d .. d + 16 V) += the weighted values of a page's positions [from, to) of each query.
 /// All: every query sees all sixteen.
 template <class Kv, int N, int V, bool All>
-DECANT_KERNEL void page_values(const std::byte* values, int value_dim, int d,
-                               const QueryTile<N>& tile, int at, const int* from, const int* to) {
+DECANT_KERNEL void page_values(const std::byte* values, int value_dim, int d, const float* weights,
+                               float* output, const int* from, const int* to) {
   F acc[N * V];
   DECANT_UNROLL(32)
   for (int i = 0; i < N; ++i)
-    for (int v = 0; v < V; ++v) acc[i * V + v] = f_load(tile.output[i] + d + 16 * v);
+    for (int v = 0; v < V; ++v) acc[i * V + v] = f_load(output + i * value_dim + d + 16 * v);
   for (int p = 0; p < kPageTokens; ++p) {
     F x[V];
     DECANT_UNROLL(4)
@@ -98,32 +99,23 @@ DECANT_KERNEL void page_values(const std::byte* values, int value_dim, int d,
     for (int i = 0; i < N; ++i) {
       if constexpr (!All)
         if (p < from[i] || p >= to[i]) continue;
-      const F w = f_set(tile.scores[i][at + p]);
+      const F w = f_set(weights[i * kPageTokens + p]);
       DECANT_UNROLL(4)
       for (int v = 0; v < V; ++v) acc[i * V + v] = f_fma(w, x[v], acc[i * V + v]);
     }
   }
   DECANT_UNROLL(32)
   for (int i = 0; i < N; ++i)
-    for (int v = 0; v < V; ++v) f_store(tile.output[i] + d + 16 * v, acc[i * V + v]);
-}
-
-template <class Kv, int N, int V>
-DECANT_VEC void page_values_seen(const std::byte* values, int value_dim, int d,
-                                 const QueryTile<N>& tile, int at, const int* from, const int* to,
-                                 bool all) {
-  if (all)
-    page_values<Kv, N, V, true>(values, value_dim, d, tile, at, from, to);
-  else
-    page_values<Kv, N, V, false>(values, value_dim, d, tile, at, from, to);
+    for (int v = 0; v < V; ++v) f_store(output + i * value_dim + d + 16 * v, acc[i * V + v]);
 }
 
 template <class Kv, int N>
-DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, int begin,
-                                int first_page, int last_page) {
+DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, int first_page,
+                                int last_page) {
   constexpr int kAtOnce = kAccumulators / N >= 4 ? 4 : kAccumulators / N >= 2 ? 2 : 1;
   const int value_dim = a.value_dim;
-  for (int page = first_page; page <= last_page; ++page) {
+  const float* weights = tile.scores;
+  for (int page = first_page; page <= last_page; ++page, weights += N * kPageTokens) {
     const int start = page * kPageTokens;
     const std::byte* const values = a.kv->values(a.block_table[page], a.slot, a.kv_head);
     int from[N], to[N];
@@ -135,21 +127,25 @@ DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, i
     }
     int d = 0;
     for (; d + 16 * kAtOnce <= value_dim; d += 16 * kAtOnce)
-      page_values_seen<Kv, N, kAtOnce>(values, value_dim, d, tile, start - begin, from, to, all);
+      if (all)
+        page_values<Kv, N, kAtOnce, true>(values, value_dim, d, weights, tile.output, from, to);
+      else
+        page_values<Kv, N, kAtOnce, false>(values, value_dim, d, weights, tile.output, from, to);
     if constexpr (kAtOnce > 1)
       for (; d + 16 <= value_dim; d += 16)
-        page_values_seen<Kv, N, 1>(values, value_dim, d, tile, start - begin, from, to, all);
+        page_values<Kv, N, 1, false>(values, value_dim, d, weights, tile.output, from, to);
     if (d == value_dim) continue;
     const int n = value_dim - d;
     for (int i = 0; i < N; ++i) {
-      F acc = f_load_part(tile.output[i] + d, n);
+      float* const output = tile.output + i * value_dim + d;
+      F acc = f_load_part(output, n);
       for (int p = from[i]; p < to[i]; ++p) {
         std::byte part[16 * Kv::kBytes] = {};
         __builtin_memcpy(part, values + Kv::kBytes * static_cast<std::size_t>(p * value_dim + d),
                          Kv::kBytes * static_cast<std::size_t>(n));
-        acc = f_fma(f_set(tile.scores[i][start - begin + p]), Kv::load(part, 0), acc);
+        acc = f_fma(f_set(weights[i * kPageTokens + p]), Kv::load(part, 0), acc);
       }
-      f_store_part(tile.output[i] + d, acc, n);
+      f_store_part(output, acc, n);
     }
   }
 }
@@ -162,19 +158,21 @@ DECANT_VEC float highest(F a) {
   return v[0];
 }
 
-/// One query's scores of pages, positions [lo, hi) of them seen, to weights; their maximum and sum.
-DECANT_KERNEL void split_weights(float* scores, int n_pages, int lo, int hi, float* max,
+/// One query's scores of pages, `stride` apart and positions [lo, hi) of them seen, to weights;
+/// their maximum and sum.
+DECANT_KERNEL void split_weights(float* scores, int stride, int n_pages, int lo, int hi, float* max,
                                  float* sum) {
-  for (int p = 0; p < lo; ++p) scores[p] = kUnseen;
-  for (int p = hi; p < n_pages * kPageTokens; ++p) scores[p] = kUnseen;
+  for (int p = 0; p < lo; ++p) scores[p / kPageTokens * stride + p % kPageTokens] = kUnseen;
+  for (int p = hi; p < n_pages * kPageTokens; ++p)
+    scores[p / kPageTokens * stride + p % kPageTokens] = kUnseen;
   F top = f_set(kUnseen);
-  for (int page = 0; page < n_pages; ++page) top = f_max(f_load(scores + page * kPageTokens), top);
+  for (int page = 0; page < n_pages; ++page) top = f_max(f_load(scores + page * stride), top);
   *max = highest(top);
   const F m = f_set(*max);
   F total = f_set(0.0f);
   for (int page = 0; page < n_pages; ++page) {
-    const F e = f_exp(f_sub(f_load(scores + page * kPageTokens), m));
-    f_store(scores + page * kPageTokens, e);
+    const F e = f_exp(f_sub(f_load(scores + page * stride), m));
+    f_store(scores + page * stride, e);
     total = f_add(total, e);
   }
   *sum = f_sum(total);
@@ -204,16 +202,19 @@ DECANT_KERNEL void merge(float* max, float* sum, float* output, float other_max,
 template <int N>
 DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
   QueryTile<N> tile;
+  tile.q = a.scratch;
+  tile.scores = tile.q + kQueries * a.key_dim;
+  tile.output = tile.scores + kQueries * (kSplitTokens + kPageTokens);
   int lowest = 1 << 30, highest_seen = 0;
   for (int i = 0; i < N; ++i) {
     const int query = first + i, position = a.first_position + query / a.group;
     tile.see_from[i] = a.window == 0 || position < a.window ? 0 : position - a.window + 1;
     tile.see_to[i] = position + 1;
-    tile.q[i] = a.q + static_cast<std::size_t>(query / a.group) * a.q_stride +
-                static_cast<std::size_t>(query % a.group * a.key_dim);
-    tile.output[i] = a.scratch + kQueries * kScoreStride + i * a.value_dim;
     if (tile.see_from[i] < lowest) lowest = tile.see_from[i];
     if (tile.see_to[i] > highest_seen) highest_seen = tile.see_to[i];
+    const float* const q = a.q + static_cast<std::size_t>(query / a.group) * a.q_stride +
+                           static_cast<std::size_t>(query % a.group * a.key_dim);
+    for (int d = 0; d < a.key_dim; ++d) tile.q[d * N + i] = q[d];
   }
   for (int split = a.first_split; split < a.first_split + a.n_splits; ++split) {
     const int begin = split * kSplitTokens;
@@ -222,11 +223,10 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
     if (from >= to) continue;
     const int first_page = from / kPageTokens, last_page = (to - 1) / kPageTokens;
     const int pages_begin = first_page * kPageTokens;
-    for (int i = 0; i < N; ++i) tile.scores[i] = a.scratch + i * kScoreStride;
     switch (a.kv->key_type) {
-      case KvType::f16: split_scores<KvF16, N>(a, tile, begin, first_page, last_page); break;
-      case KvType::bf16: split_scores<KvBF16, N>(a, tile, begin, first_page, last_page); break;
-      default: split_scores<KvF32, N>(a, tile, begin, first_page, last_page);
+      case KvType::f16: split_scores<KvF16, N>(a, tile, first_page, last_page); break;
+      case KvType::bf16: split_scores<KvBF16, N>(a, tile, first_page, last_page); break;
+      default: split_scores<KvF32, N>(a, tile, first_page, last_page);
     }
     float max[N], sum[N];
     for (int i = 0; i < N; ++i) {
@@ -234,19 +234,19 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
                 hi = to < tile.see_to[i] ? to : tile.see_to[i];
       max[i] = sum[i] = 0.0f;
       if (lo < hi)
-        split_weights(tile.scores[i] + (pages_begin - begin), last_page - first_page + 1,
+        split_weights(tile.scores + i * kPageTokens, N * kPageTokens, last_page - first_page + 1,
                       lo - pages_begin, hi - pages_begin, &max[i], &sum[i]);
-      __builtin_memset(tile.output[i], 0, static_cast<std::size_t>(a.value_dim) * sizeof(float));
     }
+    __builtin_memset(tile.output, 0, static_cast<std::size_t>(N * a.value_dim) * sizeof(float));
     switch (a.kv->value_type) {
-      case KvType::f16: split_values<KvF16, N>(a, tile, begin, first_page, last_page); break;
-      case KvType::bf16: split_values<KvBF16, N>(a, tile, begin, first_page, last_page); break;
-      default: split_values<KvF32, N>(a, tile, begin, first_page, last_page);
+      case KvType::f16: split_values<KvF16, N>(a, tile, first_page, last_page); break;
+      case KvType::bf16: split_values<KvBF16, N>(a, tile, first_page, last_page); break;
+      default: split_values<KvF32, N>(a, tile, first_page, last_page);
     }
     for (int i = 0; i < N; ++i)
       merge(a.max + first + i, a.sum + first + i,
             a.output + static_cast<std::size_t>(first + i) * static_cast<std::size_t>(a.value_dim),
-            max[i], sum[i], tile.output[i], a.value_dim);
+            max[i], sum[i], tile.output + i * a.value_dim, a.value_dim);
   }
 }
 

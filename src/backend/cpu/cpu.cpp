@@ -175,7 +175,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     w.group.resize(group_bytes);
     w.out.resize(rows, item_width);
     w.out2.resize(rows, item_width);
-    w.attention.resize(attend_scratch(value_dim));
+    w.attention.resize(attend_scratch(head_width, value_dim));
     w.max.resize(cpu_size(kCpuAttentionRows * group));
     w.state_sum.resize(cpu_size(kCpuAttentionRows * group));
     w.state.resize(cpu_size(kCpuAttentionRows * group * value_dim));

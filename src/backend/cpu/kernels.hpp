@@ -57,7 +57,7 @@ struct AttendArgs {
   const float* q;              // [n_rows] rows of q_stride: [group][key_dim]
   std::size_t q_stride;
   int first_split, n_splits;  // of 256 positions
-  float* scratch;             // attend_scratch(value_dim)
+  float* scratch;             // attend_scratch(key_dim, value_dim)
   // For each query [n_rows][group]: merged over the given splits in ascending order.
   float* max;     // [n_rows * group]
   float* sum;     // 0: saw nothing
@@ -65,8 +65,9 @@ struct AttendArgs {
 };
 inline constexpr int kCpuAttentionRows = 16;
 inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
-inline constexpr std::size_t attend_scratch(int value_dim) {
-  return kCpuMaxQueries * (256 + 16 + static_cast<std::size_t>(value_dim));
+inline constexpr std::size_t attend_scratch(int key_dim, int value_dim) {
+  return kCpuMaxQueries *
+         (256 + 16 + static_cast<std::size_t>(key_dim) + static_cast<std::size_t>(value_dim));
 }
 
 struct CpuKernels {

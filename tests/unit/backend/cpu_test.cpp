@@ -394,7 +394,7 @@ TEST_CASE(
         for (const CpuKernels* kernels : machine_kernels()) {
           CAPTURE(kernels->name);
           const auto run = [&](bool by_split) {
-            std::vector<float> out(q.size()), work(attend_scratch(s.dim));
+            std::vector<float> out(q.size()), work(attend_scratch(s.dim, s.dim));
             const int n_splits = (position + n_rows - 1) / 256 + 1;
             for (int h = 0; h < s.n_kv_heads; ++h) {
               std::vector<float> max(static_cast<std::size_t>(queries)), sum(max.size()),
