@@ -70,8 +70,13 @@ DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, i
   float* scores = tile.scores;
   int page = first_page;
   for (; page + kAtOnce <= last_page + 1; page += kAtOnce, scores += kAtOnce * N * kPageTokens) {
-    for (int p = 0; p < kAtOnce; ++p)
+    for (int p = 0; p < kAtOnce; ++p) {
       keys[p] = a.kv->keys(a.block_table[page + p], a.slot, a.kv_head);
+      if (page + kAtOnce + p > last_page) continue;
+      const std::byte* const next =
+          a.kv->keys(a.block_table[page + kAtOnce + p], a.slot, a.kv_head);
+      prefetch(next, next + Kv::kBytes * static_cast<std::size_t>(a.key_dim * kPageTokens));
+    }
     page_scores<Kv, N, kAtOnce>(keys, a.key_dim, a.scale, tile.q, scores);
   }
   if constexpr (kAtOnce > 1)
@@ -118,6 +123,10 @@ DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, i
   for (int page = first_page; page <= last_page; ++page, weights += N * kPageTokens) {
     const int start = page * kPageTokens;
     const std::byte* const values = a.kv->values(a.block_table[page], a.slot, a.kv_head);
+    if (page < last_page) {
+      const std::byte* const next = a.kv->values(a.block_table[page + 1], a.slot, a.kv_head);
+      prefetch(next, next + Kv::kBytes * static_cast<std::size_t>(value_dim * kPageTokens));
+    }
     int from[N], to[N];
     bool all = true;
     for (int i = 0; i < N; ++i) {

@@ -240,7 +240,9 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
   for (int t = 0; t < T; ++t) acc[t] = f_set(0.0f);
   Format f{};
   for (int b = 0; b < n_blocks; ++b) {
+    const std::byte* const block = p;
     f.next(p, b);
+    prefetch(block + kAhead, p + kAhead);
     DECANT_UNROLL(16)
     for (int t = 0; t < T; ++t) {
       const ActBlock* const a =
@@ -323,9 +325,12 @@ DECANT_KERNEL void float_tile(const std::byte* p, std::uint64_t group_bytes, int
   for (int k = 0; k < cols; ++k) {
     F w[G];
     DECANT_UNROLL(4)
-    for (int g = 0; g < G; ++g)
-      w[g] = Element::load(p + static_cast<std::uint64_t>(g) * group_bytes +
-                           static_cast<std::size_t>(k) * (kRowGroup * Element::kBytes));
+    for (int g = 0; g < G; ++g) {
+      const std::byte* const at = p + static_cast<std::uint64_t>(g) * group_bytes +
+                                  static_cast<std::size_t>(k) * (kRowGroup * Element::kBytes);
+      w[g] = Element::load(at);
+      if constexpr (T == 1) prefetch(at + kAhead / G, at + kAhead / G + 1);
+    }
     DECANT_UNROLL(16)
     for (int t = 0; t < T; ++t) {
       const F xt = f_set(x[static_cast<std::size_t>(t) * x_stride + static_cast<std::size_t>(k)]);
