@@ -5,8 +5,8 @@
 
 namespace decant::detail {
 
-/// `run(operation, layer)` for all operations of a pass in their order. When their items are done, K
-/// and V of all rows lie in their pages, logits in their rows.
+/// `run(operation, layer)` for all operations of a pass in their order. When their items are done,
+/// K and V of all rows lie in their pages, logits in their rows.
 template <class Run>
 void forward(int n_layers, Run&& run) {
   run(Operation::embed, 0);
