@@ -80,7 +80,15 @@ if [ "$tier" = all ]; then
     run_tests asan -L '^(unit|kernels|golden|fault|fuzz)$'
   step "thread sanitizer" build tsan && run_tests tsan -L '^(unit|kernels)$'
   step "clang, warnings are errors" build clang && run_tests clang -L '^(unit|kernels|golden)$'
-  step "aarch64 under qemu" build aarch64 && run_tests aarch64 -L '^(unit|kernels)$'
+  step "the same bits on older x86 processors (emulated)" python3 tests/support/emulated.py \
+    "$DECANT_SMOLLM2" 4 build/release/decant -- qemu-x86_64 -cpu Nehalem build/release/decant \
+    -- qemu-x86_64 -cpu Haswell build/release/decant || true
+  if step "aarch64 under qemu" build aarch64; then
+    run_tests aarch64 -L '^(unit|kernels)$'
+    step "the same bits on aarch64 (emulated)" python3 tests/support/emulated.py \
+      "$DECANT_SMOLLM2" 64 build/release/decant \
+      -- qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/decant || true
+  fi
   step "Windows cross build" build mingw || true
   if step "fuzz targets" build fuzz fuzzers; then
     for target in build/fuzz/tests/fuzz_*; do
