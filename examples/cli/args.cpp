@@ -62,8 +62,8 @@ static decant::KvType kv_type(const std::string& name) {
   if (name == "f32") return decant::KvType::f32;
   if (name == "f16") return decant::KvType::f16;
   if (name == "bf16") return decant::KvType::bf16;
-  throw UsageError("--kv-type " + name +
-                   ": this build knows f32, f16 and bf16, or a pair K,V of them");
+  if (name == "int8") return decant::KvType::int8;
+  throw UsageError("--kv-type " + name + ": f32, f16, bf16 or int8, or a pair K,V of them");
 }
 
 decant::ModelOptions model_options_but_threads(const Args& args) {

@@ -82,6 +82,7 @@ int detokenize(int argc, char** argv);
 int logits(int argc, char** argv);
 int sample(int argc, char** argv);
 int inspect(int argc, char** argv);
+int plan(int argc, char** argv);
 int render(int argc, char** argv);
 int chat(int argc, char** argv);
 int bench(int argc, char** argv);

@@ -31,10 +31,12 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
               [--batch 1,4,16] [--repeat 5] [--profile] [model flags] [--json]
               tokens per second and the shares of what the machine can do; 0 leaves a kind out;
               --rulers instead of a model measures the machine alone
+  plan        --model M [--sessions N] [--kv-memory BYTES] [model flags] [--json]
+              what it takes of memory, from the file's headers alone
   inspect     --model M [--json]
               what is in the file
 
-model flags:   --backend cpu|reference  --kv-type f32|f16|bf16 or K,V  --threads N  --context N
+model flags:   --backend cpu|reference  --kv-type f32|f16|bf16|int8 or K,V  --threads N  --context N
                --chunk N  --activations int8|int16  --isa portable
 sampler flags: --preset greedy|precise|balanced|creative  --temperature X  --top-k N  --top-p X
                --min-p X  --typical-p X  --repetition-penalty X  --frequency-penalty X
@@ -56,6 +58,7 @@ static int run(int argc, char** argv) {
   if (command == "chat") return cli::chat(argc, argv);
   if (command == "bench") return cli::bench(argc, argv);
   if (command == "inspect") return cli::inspect(argc, argv);
+  if (command == "plan") return cli::plan(argc, argv);
   if (command == "help" || command == "--help" || command == "-h") {
     std::cout << kUsage;
     return 0;

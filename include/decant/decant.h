@@ -73,6 +73,7 @@ typedef struct decant_model_options {
   /* Called while loading with 0..1, never falling; a result that is not 0 cancels. May be NULL. */
   int (*progress)(void* user, float fraction);
   void* progress_user;
+  int no_prefix_cache; /* not 0: sessions do not share what they computed */
 } decant_model_options;
 DECANT_C_API decant_model_options decant_model_options_default(void);
 
@@ -84,6 +85,13 @@ DECANT_C_API void decant_model_free(decant_model* model);
 DECANT_C_API int decant_session_create(decant_model* model, decant_session** session,
                                        decant_error* error);
 DECANT_C_API void decant_session_free(decant_session* session);
+/* A session of its own with the same first n_tokens tokens (SIZE_MAX: all); the two share memory
+ * until they differ. A session of messages is forked whole. */
+DECANT_C_API int decant_session_fork(decant_session* session, size_t n_tokens,
+                                     decant_session** forked, decant_error* error);
+/* Forgets all tokens from position n_tokens on; 0 only for a session of messages. */
+DECANT_C_API int decant_session_rewind(decant_session* session, size_t n_tokens,
+                                       decant_error* error);
 /* A message of a conversation; role is "system", "user" or "assistant". */
 DECANT_C_API int decant_session_append_message(decant_session* session, const char* role,
                                                const char* content, decant_error* error);
@@ -116,6 +124,7 @@ typedef struct decant_stats {
   double tpot_ms; /* mean time per token after the first */
   uint64_t seed;
   const char* finish_reason; /* "end_token", "max_tokens", ...; never freed */
+  size_t recomputed;         /* prompt tokens run again because a window's pages were reused */
 } decant_stats;
 
 /* n bytes of text: whole UTF-8 characters, no zero byte at the end. Runs on the calling thread. A

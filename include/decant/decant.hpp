@@ -187,8 +187,9 @@ class Executor {
 };
 
 enum class Backend { cpu, reference };
-/// How keys and values are stored. `automatic` is f16, and f32 for the reference backend.
-enum class KvType { automatic, f32, f16, bf16 };
+/// How keys and values are stored. `automatic` is f16, and f32 for the reference backend. int8:
+/// codes with a scale for each token and 64 channels, about half of f16.
+enum class KvType { automatic, f32, f16, bf16, int8 };
 /// What activations are rounded to where they meet quantised weights on the cpu backend: int16
 /// costs more time and is as good as float (docs/performance.md).
 enum class Activations { int8, int16 };
@@ -208,6 +209,9 @@ struct ModelOptions {
   KvType kv_keys = KvType::automatic;
   KvType kv_values = KvType::automatic;
   Activations activations = Activations::int8;
+  /// Sessions that begin with the same tokens share their pages, and pages outlive their session
+  /// until they are wanted: what was computed once is not computed again. Never changes results.
+  bool prefix_cache = true;
   std::size_t chunk = 512;  ///< most prompt tokens in one pass, 1..4096; never changes results
   /// Leave weights in the mapped file, which must not shrink: a file larger than memory can be
   /// used, the same bits come out, but the cpu backend packs rows anew for each pass and is much
@@ -268,6 +272,11 @@ struct ModelMetrics {
   /// embed, qkv, attend, attention_output, gate_up, down, logits, and "other": planning, sampling
   /// and handing out text, one call a step. Filled only with ModelOptions::profile.
   Operation operations[8];
+  /// Pages of the first group of layers that sees all positions (or of the first one): those that
+  /// sessions and pins hold now, each counted once, and all there are.
+  std::size_t kv_pages_used = 0, kv_pages = 0;
+  std::uint64_t kv_copied_pages = 0;   ///< before a write into a shared one
+  std::uint64_t kv_evicted_pages = 0;  ///< that the prefix cache had to give up
 };
 
 /// What a file says about itself, from its headers alone.
@@ -285,6 +294,26 @@ struct FileInfo {
   std::string chat_template;
   std::vector<std::pair<std::string, std::string>>
       metadata;  ///< arrays are shown by type and length
+};
+
+/// What a model takes of memory, before it is loaded or once it is: the same numbers.
+struct MemoryPlan {
+  /// Layers that keep the same positions in one pool of pages.
+  struct Group {
+    std::size_t layers = 0;
+    std::size_t window = 0;           ///< positions a token sees, itself included; 0: all before it
+    std::size_t bytes_per_token = 0;  ///< of all the group's layers
+    std::size_t pages = 0;
+  };
+  std::uint64_t weights_bytes = 0;  ///< as they lie in memory; 0 with ModelOptions::mapped
+  std::uint64_t tokenizer_bytes = 0;
+  std::uint64_t kv_bytes_per_token = 0;  ///< all groups together
+  std::size_t page_tokens = 0;           ///< tokens in a page
+  std::vector<Group> groups;
+  std::uint64_t kv_bytes = 0;         ///< the pools of all groups
+  std::uint64_t workspace_bytes = 0;  ///< of the backend, and the bookkeeping of pages
+  std::uint64_t total_bytes = 0;
+  std::vector<std::string> notes;  ///< what the numbers do not say, in plain words
 };
 
 /// One message of a conversation. `json` may carry an object whose members the chat template sees
@@ -317,6 +346,9 @@ class DECANT_API Model {
   static Result<Model> load(std::span<const std::byte> file, const ModelOptions& options = {});
   /// The same from the host's reader, one for each part of the file, in order.
   static Result<Model> load(std::span<Reader* const> parts, const ModelOptions& options = {});
+  /// What `load` with these options would take, from the file's headers alone. Errors: those of
+  /// load.
+  static Result<MemoryPlan> plan(std::string_view path, const ModelOptions& options = {});
   /// Reads headers only.
   static Result<FileInfo> inspect(std::string_view path);
 
@@ -325,6 +357,8 @@ class DECANT_API Model {
   ~Model();
 
   const ModelInfo& info() const noexcept;
+  /// What this model has taken: equal to the plan.
+  MemoryPlan memory() const;
   /// Values of a step in progress may be counted in part.
   ModelMetrics metrics() const noexcept;
 
@@ -337,6 +371,9 @@ class DECANT_API Model {
   /// The conversation as the model's prompt. Errors: unsupported, invalid_argument.
   Result<std::string> render(std::span<const Message> messages,
                              bool add_generation_prompt = true) const;
+
+  /// Lets go of all that Session::pin_prefix holds.
+  void unpin_prefixes() noexcept;
 
   /// A new, empty session. Errors: invalid_state (loaded with vocabulary_only), out_of_memory.
   Result<Session> session();
@@ -444,7 +481,8 @@ DECANT_API const char* finish_reason_name(FinishReason reason) noexcept;
 
 struct ReplyStats {
   std::size_t prompt_tokens = 0;  ///< tokens of the session before the first new one
-  std::size_t cached_tokens = 0;  ///< of these, already in the KV cache
+  std::size_t cached_tokens = 0;  ///< of these, already in the KV cache and not run again
+  std::size_t recomputed = 0;     ///< of these, run again because a window's pages were reused
   std::size_t tokens = 0;         ///< tokens generated, an end token included
   double ttft_ms = 0;             ///< time to first token, from the call of generate
   double tpot_ms = 0;             ///< mean time per output token after the first
@@ -489,6 +527,11 @@ class DECANT_API Reply {
   std::shared_ptr<detail::ReplyState> state_;
 };
 
+struct SaveOptions {
+  /// False: tokens and messages alone, a few KB; keys and values are computed again after restore.
+  bool pages = true;
+};
+
 /// One sequence of tokens and its KV pages. Move-only; used from one thread at a time. While a
 /// Reply is in flight, changing calls answer `busy`. A failed call changes nothing.
 class DECANT_API Session {
@@ -514,6 +557,27 @@ class DECANT_API Session {
   /// Logits after each of the last `rows.size() / n_vocab` tokens, row-major.
   Status logits(std::span<float> rows);
 
+  /// A session of its own with the same first `n_tokens` tokens (SIZE_MAX: all). The two share
+  /// memory until one of them writes: a full page is never copied, a last, partial one is copied by
+  /// whoever writes into it first. A chat session is forked whole. Errors: busy, invalid_argument,
+  /// invalid_state, out_of_memory.
+  Result<Session> fork(std::size_t n_tokens = SIZE_MAX);
+  /// Keeps the whole pages of the first `n_tokens` tokens (SIZE_MAX: all that were run) in the
+  /// prefix cache until Model::unpin_prefixes, whatever becomes of this session. Errors: busy,
+  /// invalid_state (not run yet, or no prefix cache).
+  Status pin_prefix(std::size_t n_tokens = SIZE_MAX);
+  /// The session as bytes: tokens, messages and the pages of what was run, for this model with the
+  /// same KV types on any machine. Errors: busy, out_of_memory.
+  Result<std::vector<std::byte>> save(const SaveOptions& options = {}) const;
+  /// The same into a file, which is replaced at once when all is written, or not at all. Errors:
+  /// busy, io, out_of_memory.
+  Status save(std::string_view path, const SaveOptions& options = {}) const;
+  /// Makes this session the one that was saved; it goes on with the same bits. Untrusted bytes are
+  /// safe. Errors: busy, invalid_file (not a snapshot, cut or changed), invalid_argument (of
+  /// another model or KV type), context_full, out_of_memory; then nothing changes.
+  Status restore(std::span<const std::byte> snapshot);
+  /// The same from a file. More errors: not_found, io.
+  Status restore(std::string_view path);
   /// Forgets all tokens from position `n_tokens` on, exactly. A chat session rewinds to whole
   /// messages: use it with 0 there. Errors: busy, invalid_argument, invalid_state.
   Status rewind(std::size_t n_tokens);

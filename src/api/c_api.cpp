@@ -59,7 +59,8 @@ static void c_write_stats(const Reply& reply, decant_stats* to) {
   const decant_stats stats{to->size,           from.prompt_tokens,
                            from.cached_tokens, from.tokens,
                            from.ttft_ms,       from.tpot_ms,
-                           from.seed,          finish_reason_name(reply.finish_reason())};
+                           from.seed,          finish_reason_name(reply.finish_reason()),
+                           from.recomputed};
   std::memcpy(to, &stats, std::min(to->size, sizeof stats));
 }
 
@@ -106,6 +107,7 @@ int decant_model_load(const char* path, const decant_model_options* options, dec
     o.context = c.context;
     o.sessions = c.sessions;
     o.mapped = c.mapped != 0;
+    o.prefix_cache = c.no_prefix_cache == 0;
     if (c.progress != nullptr) {
       o.progress = [](void* user, float fraction) {
         const auto& host = *static_cast<const decant_model_options*>(user);
@@ -132,6 +134,22 @@ int decant_session_create(decant_model* model, decant_session** session, decant_
 }
 
 void decant_session_free(decant_session* session) { delete session; }
+
+int decant_session_fork(decant_session* session, size_t n_tokens, decant_session** forked,
+                        decant_error* error) {
+  if (session == nullptr) return c_missing("session", error);
+  if (forked == nullptr) return c_missing("forked", error);
+  return c_call(error, [&]() -> Status {
+    DECANT_ASSIGN(Session created, session->session.fork(n_tokens));
+    *forked = new decant_session{std::move(created)};
+    return {};
+  });
+}
+
+int decant_session_rewind(decant_session* session, size_t n_tokens, decant_error* error) {
+  if (session == nullptr) return c_missing("session", error);
+  return c_call(error, [&] { return session->session.rewind(n_tokens); });
+}
 
 int decant_session_append_message(decant_session* session, const char* role, const char* content,
                                   decant_error* error) {

@@ -2,6 +2,7 @@
 
 #include "api/chat.hpp"
 #include "model/architecture.hpp"
+#include "model/fingerprint.hpp"
 #include "text/pre_tokenizer.hpp"
 
 namespace decant {
@@ -45,7 +46,8 @@ static Status check_options(const ModelOptions& o) {
   if (o.chunk < 1 || o.chunk > 4096) return wrong("chunk", "1 to 4096");
   if (o.sessions < 1 || o.sessions > 65536) return wrong("sessions", "1 to 65536");
   const auto known = [](KvType t) {
-    return t == KvType::automatic || t == KvType::f32 || t == KvType::f16 || t == KvType::bf16;
+    return t == KvType::automatic || t == KvType::f32 || t == KvType::f16 ||
+           t == KvType::bf16 || t == KvType::int8;
   };
   if (!known(o.kv_keys) || !known(o.kv_values)) return wrong("kv_keys and kv_values", "a KvType");
   if (o.backend != decant::Backend::cpu && o.backend != decant::Backend::reference)
@@ -53,8 +55,23 @@ static Status check_options(const ModelOptions& o) {
   return {};
 }
 
-/// Positions in the pool: by kv_memory, or room for all sessions at full length.
-static Result<std::uint64_t> pool_tokens(const ModelOptions& o, const ModelInfo& info) {
+static Status check_int8(const ModelSpec& spec, const KvConfig& kv, std::string_view file) {
+  for (const KvGroupSpec& group : spec.kv_groups) {
+    const bool keys = kv.keys == KvType::int8 && group.key_dim % 8 != 0;
+    if (keys || (kv.values == KvType::int8 && group.value_dim % 8 != 0))
+      return make_error(ErrorCode::unsupported,
+                        "{}: {} of {} channels a head cannot be int8, only multiples of 8; "
+                        "choose f16 or bf16",
+                        file, keys ? "keys" : "values", keys ? group.key_dim : group.value_dim);
+  }
+  return {};
+}
+
+/// Pages of each group: as many as kv_memory holds, or enough for all sessions at full length. Of a
+/// window, a session needs what its next pass sees; four states more are kept for each, so that it
+/// can go back to the ends of its last turns.
+static Result<std::vector<std::size_t>> pool_pages(const ModelOptions& o, const ModelInfo& info,
+                                                   const ModelSpec& spec) {
   const std::uint64_t page_bytes =
       static_cast<std::uint64_t>(info.kv_bytes_per_token) * kPageTokens;
   if (o.kv_memory != 0) {
@@ -62,10 +79,18 @@ static Result<std::uint64_t> pool_tokens(const ModelOptions& o, const ModelInfo&
       return make_error(ErrorCode::invalid_argument,
                         "ModelOptions::kv_memory of {} bytes holds no page; one takes {}",
                         o.kv_memory, page_bytes);
-    return o.kv_memory / page_bytes * kPageTokens;
+    return std::vector<std::size_t>(spec.kv_groups.size(), o.kv_memory / page_bytes);
   }
-  const std::uint64_t pages = (info.context + kPageTokens - 1) / kPageTokens;
-  return pages * kPageTokens * o.sessions;
+  const auto pages_for = [](std::size_t n) { return (n + kPageTokens - 1) / kPageTokens; };
+  const std::size_t all = pages_for(info.context);
+  std::vector<std::size_t> pages;
+  for (const KvGroupSpec& group : spec.kv_groups) {
+    const std::size_t window = pages_for(static_cast<std::size_t>(group.window)) + 1;
+    const std::size_t wanted =
+        group.window == 0 ? all : std::min(all, 5 * window + pages_for(o.chunk) + 1);
+    pages.push_back(wanted * o.sessions);
+  }
+  return pages;
 }
 
 /// A template that cannot be compiled is no error of the load: calls that need it answer with it.
@@ -118,16 +143,25 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
   return {};
 }
 
-static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& options,
-                          LoadCallbacks& callbacks, ModelState& state) {
-  DECANT_ASSIGN(ModelSpec spec, read_model_spec(*file));
-  const std::size_t n_tokens = state.info.n_vocab;  // of the tokenizer; 0: there is none
-  if (n_tokens > static_cast<std::size_t>(spec.n_vocab))
+/// What the options make of a file: all that is known before anything large is taken.
+struct EngineSetup {
+  ModelSpec spec;
+  EngineOptions engine;
+  WeightOptions weights;
+  int n_workers = 1;
+};
+
+static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& options,
+                                         const LoadCallbacks& callbacks, ModelInfo& info) {
+  EngineSetup setup;
+  DECANT_ASSIGN(setup.spec, read_model_spec(file));
+  const ModelSpec& spec = setup.spec;
+  // So far this is the tokenizer's number; 0: there is none.
+  if (info.n_vocab > static_cast<std::size_t>(spec.n_vocab))
     return make_error(ErrorCode::invalid_file,
                       "{}: the tokenizer has {} entries, token_embd.weight only {} rows",
-                      file->name(), n_tokens, spec.n_vocab);
+                      file.name(), info.n_vocab, spec.n_vocab);
 
-  ModelInfo& info = state.info;
   info.n_layers = spec.layers.size();
   info.n_embd = static_cast<std::size_t>(spec.n_embd);
   info.n_heads = static_cast<std::size_t>(spec.layers[0].n_heads);
@@ -141,47 +175,121 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
     callbacks.warn("a context of {} tokens is more than the {} the model was trained on",
                    info.context, info.trained_context);
 
-  EngineOptions engine;
+  EngineOptions& engine = setup.engine;
   const bool reference = options.backend == decant::Backend::reference;
   const KvType automatic = reference ? KvType::f32 : KvType::f16;
-  engine.keys = options.kv_keys == KvType::automatic ? automatic : options.kv_keys;
-  engine.values = options.kv_values == KvType::automatic ? automatic : options.kv_values;
+  KvConfig& kv = engine.kv;
+  kv.keys = options.kv_keys == KvType::automatic ? automatic : options.kv_keys;
+  kv.values = options.kv_values == KvType::automatic ? automatic : options.kv_values;
+  kv.prefix_cache = options.prefix_cache;
+  DECANT_TRY(check_int8(spec, kv, file.name()));
   if (!reference) {
     DECANT_ASSIGN(engine.kernels, cpu_kernels(options.isa));
     info.isa = engine.kernels->name;
   }
   engine.max_positions = static_cast<int>(info.context);
+  engine.chunk = static_cast<int>(options.chunk);
+  engine.activations = options.activations;
+  engine.profile = options.profile;
+  info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, kv.keys, kv.values);
+  for (const KvGroupSpec& group : spec.kv_groups)
+    info.kv_groups.push_back({group.layers.size(), static_cast<std::size_t>(group.window),
+                              KvCache::bytes_per_token({&group, 1}, kv.keys, kv.values)});
+  DECANT_ASSIGN(kv.pages, pool_pages(options, info, spec));
+  kv.nodes = (info.context + kPageTokens - 1) / kPageTokens * options.sessions;
+  setup.weights.pack = !reference && !options.mapped;
+  setup.weights.mapped = options.mapped;
+  return setup;
+}
+
+/// `weights` and `backend`: bytes, of the real ones or of measured ones.
+static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
+                              std::uint64_t weights, std::uint64_t backend) {
+  const KvConfig& kv = setup.engine.kv;
+  const std::span<const KvGroupSpec> groups = setup.spec.kv_groups;
+  MemoryPlan plan;
+  plan.weights_bytes = weights;
+  plan.tokenizer_bytes = state.tokenizer == nullptr ? 0 : state.tokenizer->memory_bytes();
+  plan.kv_bytes_per_token = state.info.kv_bytes_per_token;
+  plan.page_tokens = kPageTokens;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const ModelInfo::KvGroup& group = state.info.kv_groups[g];
+    plan.groups.push_back({group.n_layers, group.window, group.bytes_per_token, kv.pages[g]});
+  }
+  plan.kv_bytes = KvCache::pool_bytes(groups, kv);
+  plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv);
+  plan.total_bytes =
+      plan.weights_bytes + plan.tokenizer_bytes + plan.kv_bytes + plan.workspace_bytes;
+  if (setup.weights.mapped)
+    plan.notes.push_back(
+        "weights stay in the mapped file, which the system may drop and read again");
+  for (const MemoryPlan::Group& group : plan.groups)
+    if (group.window != 0)
+      plan.notes.push_back("layers with a window of " + std::to_string(group.window) +
+                           " tokens keep that many, not the whole context");
+  plan.notes.push_back("stacks of threads, and the tokens and texts of each session, come on top");
+  return plan;
+}
+
+static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& options,
+                          LoadCallbacks& callbacks, ModelState& state) {
+  ModelInfo& info = state.info;
+  const std::size_t n_tokens = info.n_vocab;  // of the tokenizer; 0: there is none
+  DECANT_ASSIGN(EngineSetup setup, set_up_engine(*file, options, callbacks, info));
   auto pool = options.executor != nullptr
                   ? std::make_unique<ThreadPool>(*options.executor)
                   : std::make_unique<ThreadPool>(options.threads != 0
                                                      ? options.threads
                                                      : std::min(processor_count(), kMaxThreads));
-  engine.chunk = static_cast<int>(options.chunk);
-  engine.activations = options.activations;
-  engine.profile = options.profile;
-  info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, engine.keys, engine.values);
-  for (const KvGroupSpec& group : spec.kv_groups)
-    info.kv_groups.push_back({group.layers.size(), static_cast<std::size_t>(group.window),
-                              KvCache::bytes_per_token({&group, 1}, engine.keys, engine.values)});
-  DECANT_ASSIGN(engine.kv_tokens, pool_tokens(options, info));
-
-  WeightOptions how;
-  how.pack = !reference && !options.mapped;
-  how.mapped = options.mapped;
-  how.pool = pool.get();
-  how.progress = LoadCallbacks::progress;
-  how.progress_user = &callbacks;
-  DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, spec, how));
+  setup.weights.pool = pool.get();
+  setup.weights.progress = LoadCallbacks::progress;
+  setup.weights.progress_user = &callbacks;
+  DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, setup.spec, setup.weights));
   info.parameters = weights.parameters();
   info.layer_weight_bytes = static_cast<std::size_t>(weights.layer_bytes());
   info.head_weight_bytes = static_cast<std::size_t>(weights.head_bytes());
   info.layer_parameters = weights.layer_elements();
+  DECANT_ASSIGN(Hash128 fingerprint, model_fingerprint(*file));
+  // These round differently: their pages are not exchanged.
+  fingerprint = hash_word(fingerprint, setup.engine.kernels == nullptr ? 1 : 2);
+  fingerprint = hash_word(fingerprint, static_cast<std::uint64_t>(options.activations));
+  const KvConfig& kv = setup.engine.kv;
+  setup.engine.kv.salt =
+      hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),
+                static_cast<std::uint64_t>(kv.values));
   if (!options.mapped) file = nullptr;
-  DECANT_ASSIGN(state.engine, Engine::create(std::move(file), std::move(spec), std::move(weights),
-                                             std::move(pool), engine));
+  DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, std::move(weights),
+                                             std::move(pool), setup.engine));
   if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
+  state.snapshot_shape = {fingerprint, kv.keys, kv.values, {}};
+  for (const KvView& view : state.engine->kv()->views())
+    state.snapshot_shape.groups.push_back(
+        {static_cast<std::uint64_t>(view.window), view.page_stride});
+  state.memory = memory_plan(state, setup, state.engine->weights().memory_bytes(),
+                             state.engine->backend_bytes());
   return {};
+}
+
+static Result<MemoryPlan> measure_model(const Gguf& file, const ModelOptions& options) {
+  ModelState state;
+  DECANT_ASSIGN(state.info.architecture, file.string("general.architecture", ""));
+  ModelOptions quiet = options;
+  quiet.log = nullptr;
+  const LoadCallbacks callbacks{quiet};
+  DECANT_TRY(load_vocabulary(file, callbacks, state));
+  DECANT_ASSIGN(EngineSetup setup,
+                set_up_engine(file, options, callbacks, state.info));
+  setup.weights.measure = true;
+  DECANT_ASSIGN(const LoadedWeights weights,
+                LoadedWeights::load(file, setup.spec, setup.weights));
+  const int wanted = options.executor != nullptr ? options.executor->concurrency()
+                     : options.threads != 0      ? options.threads
+                                                 : std::min(processor_count(), kMaxThreads);
+  DECANT_ASSIGN(const std::uint64_t backend,
+                Engine::measure_backend(setup.spec, weights, std::clamp(wanted, 1, kMaxThreads),
+                                        setup.engine));
+  return memory_plan(state, setup, weights.memory_bytes(), backend);
 }
 
 static Result<std::shared_ptr<ModelState>> load_model(Result<Gguf> opened,
@@ -237,6 +345,14 @@ Result<Model> Model::load(std::span<Reader* const> parts, const ModelOptions& op
   return Model(std::move(state));
 }
 
+Result<MemoryPlan> Model::plan(std::string_view path, const ModelOptions& options) {
+  return guarded([&]() -> Result<MemoryPlan> {
+    DECANT_TRY(check_options(options));
+    DECANT_ASSIGN(const Gguf file, Gguf::open_headers(path));
+    return measure_model(file, options);
+  });
+}
+
 Result<FileInfo> Model::inspect(std::string_view path) {
   return guarded([&]() -> Result<FileInfo> {
     DECANT_ASSIGN(const Gguf file, Gguf::open(path, false));
@@ -264,8 +380,22 @@ Result<FileInfo> Model::inspect(std::string_view path) {
 
 const ModelInfo& Model::info() const noexcept { return state_->info; }
 
+MemoryPlan Model::memory() const { return state_->memory; }
+
 ModelMetrics Model::metrics() const noexcept {
-  return state_->engine != nullptr ? state_->engine->metrics() : Profile().metrics();
+  if (state_->engine == nullptr) return Profile().metrics();
+  ModelMetrics metrics = state_->engine->metrics();
+  const KvCache& kv = *state_->engine->kv();
+  int group = 0;
+  while (group + 1 < kv.n_groups() && kv.views()[static_cast<std::size_t>(group)].window != 0)
+    ++group;
+  if (kv.views()[static_cast<std::size_t>(group)].window != 0) group = 0;
+  const KvCounters counters = kv.counters();
+  metrics.kv_pages = kv.n_pages(group);
+  metrics.kv_pages_used = metrics.kv_pages - kv.free_pages(group);
+  metrics.kv_copied_pages = counters.copied_pages;
+  metrics.kv_evicted_pages = counters.evicted_nodes;
+  return metrics;
 }
 
 Result<std::vector<Token>> Model::tokenize(std::string_view text,
@@ -300,6 +430,11 @@ Result<std::string> Model::render(std::span<const Message> messages,
     for (const TextPart& part : parts) text += part.text;
     return text;
   });
+}
+
+void Model::unpin_prefixes() noexcept {
+  const std::lock_guard lock(state_->pins_mutex);
+  state_->pins.clear();
 }
 
 Result<Session> Model::session() {

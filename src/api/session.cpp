@@ -84,11 +84,6 @@ static Status need_kind(const SessionState& s, SessionState::Kind kind) {
                     "this session holds messages; raw text and tokens need a session of their own");
 }
 
-/// The last token is run again if all were: its logits are what the reply begins with.
-static void leave_something_to_run(Sequence& sequence, std::size_t n = 1) {
-  if (sequence.pending() < n) sequence.uncompute(sequence.tokens.size() - n);
-}
-
 static Result<std::shared_ptr<Request>> make_reply(SessionState& s,
                                                    const GenerateOptions& options) {
   const ModelState& model = *s.model;
@@ -183,7 +178,6 @@ Result<Reply> Session::generate(const GenerateOptions& options) {
     if (sequence.tokens.empty())
       return make_error(ErrorCode::invalid_state,
                         "there is nothing to continue: append a message, text or tokens first");
-    leave_something_to_run(sequence);
     s.n_seen = request->undo_prefix;
     s.request = request;
     request->start();
@@ -226,11 +220,54 @@ Status Session::logits(std::span<float> rows) {
     request->sequence = s.sequence;
     request->n_logits = n;
     request->logits_out = rows.data();
-    leave_something_to_run(*s.sequence, n);
+    request->resume();
     s.model->engine->submit({request});
     request->wait();
     const std::lock_guard lock(request->mutex);
     if (request->shared.error) return request->shared.error;
+    return {};
+  });
+}
+
+Result<Session> Session::fork(std::size_t n_tokens) {
+  return guarded([&]() -> Result<Session> {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    const std::size_t n = s.sequence->tokens.size();
+    if (n_tokens != SIZE_MAX && n_tokens > n)
+      return make_error(ErrorCode::invalid_argument,
+                        "cannot fork at {} tokens: the session holds {}", n_tokens, n);
+    if (s.kind == SessionState::Kind::chat && n_tokens < n)
+      return make_error(ErrorCode::invalid_state, "a session of messages can only be forked whole");
+    auto forked = std::make_shared<SessionState>();
+    forked->model = s.model;
+    forked->sequence = std::make_shared<Sequence>(*s.sequence);
+    if (n_tokens < n) forked->sequence->truncate(n_tokens);
+    forked->kind = n_tokens == 0 ? SessionState::Kind::empty : s.kind;
+    forked->messages = s.messages;
+    forked->generated = s.generated;
+    return Session(std::move(forked));
+  });
+}
+
+Status Session::pin_prefix(std::size_t n_tokens) {
+  return guarded([&]() -> Status {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    ModelState& model = *s.model;
+    if (!model.engine->kv()->has_tree())
+      return make_error(ErrorCode::invalid_state,
+                        "there is no prefix cache to pin in: ModelOptions::prefix_cache is off");
+    const std::size_t n = std::min(n_tokens, s.sequence->computed());
+    if (n_tokens != SIZE_MAX && n < n_tokens)
+      return make_error(
+          ErrorCode::invalid_state,
+          "{} tokens cannot be pinned, only {} were run: call logits or generate first", n_tokens,
+          n);
+    auto pin = std::make_unique<KvSequence>(s.sequence->kv);
+    pin->truncate(n / kPageTokens * kPageTokens);
+    const std::lock_guard lock(model.pins_mutex);
+    model.pins.push_back(std::move(pin));
     return {};
   });
 }

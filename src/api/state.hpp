@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/float_mode.hpp"
+#include "kv/snapshot.hpp"
 #include "schedule/engine.hpp"
 #include "text/chat_builtin.hpp"
 #include "text/jinja.hpp"
@@ -11,6 +12,8 @@ namespace decant::detail {
 
 struct ModelState {
   ModelInfo info;
+  MemoryPlan memory;
+  SnapshotShape snapshot_shape;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: see tokenizer_error
   Error tokenizer_error;
   std::optional<ChatTemplate> chat_template;  // of the file
@@ -19,6 +22,8 @@ struct ModelState {
   std::string bos_text, eos_text;             // what templates see of these tokens
   std::vector<Token> end_tokens;              // ascending
   std::shared_ptr<Engine> engine;             // null: loaded with vocabulary_only
+  std::mutex pins_mutex;
+  std::vector<std::unique_ptr<KvSequence>> pins;  // prefixes that stay in the cache
 
   ModelState() = default;
   ModelState(const ModelState&) = delete;

@@ -118,15 +118,17 @@ struct BackendLimits {
   int max_positions = 1;  // of a sequence
   int n_workers = 1;
   Activations activations = Activations::int8;  // that meet integer weights on the CPU
+  bool measure = false;  // take no memory: the backend only says how much it would be
 };
 
 enum class Operation : std::uint8_t { embed, qkv, attend, attention_output, gate_up, down, logits };
 
 /// Runs operations for one model. Not thread-safe but for `run`, which different threads may call
 /// at the same time for different items of one operation, each with its own `worker` number.
-class Backend {
+class Backend : public PageAccess {
  public:
-  virtual ~Backend() = default;
+  /// What it took when it was made, or would have taken.
+  virtual std::uint64_t memory_bytes() const = 0;
   /// Starts a pass over at most `max_rows` rows; `batch` must outlive it.
   virtual void begin(const Batch& batch) = 0;
   /// The number of items of an operation in this pass.

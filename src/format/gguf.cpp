@@ -26,8 +26,14 @@ static std::string gguf_part_suffix(std::uint64_t number, std::uint64_t count) {
 }
 
 Result<Gguf> Gguf::open(std::string_view path, bool mapped) {
+  return open_path(path, mapped, false);
+}
+
+Result<Gguf> Gguf::open_headers(std::string_view path) { return open_path(path, false, true); }
+
+Result<Gguf> Gguf::open_path(std::string_view path, bool mapped, bool headers_only) {
   Gguf gguf;
-  DECANT_TRY(gguf.add_file(path, mapped));
+  DECANT_TRY(gguf.add_file(path, mapped, headers_only));
   const std::string suffix = gguf_part_suffix(1, gguf.n_parts_);
   if (gguf.n_parts_ > 1 && !path.ends_with(suffix))
     return make_error(ErrorCode::invalid_file,
@@ -37,7 +43,7 @@ Result<Gguf> Gguf::open(std::string_view path, bool mapped) {
   for (std::uint64_t i = 2; i <= gguf.n_parts_; ++i) {
     std::string part(path.substr(0, path.size() - suffix.size()));
     part += gguf_part_suffix(i, gguf.n_parts_);
-    const Status status = gguf.add_file(part, mapped);
+    const Status status = gguf.add_file(part, mapped, headers_only);
     if (!status && status.error().code() == ErrorCode::not_found)
       return make_error(ErrorCode::not_found, "part {} of {} is missing: {}", i, gguf.n_parts_,
                         status.error().message());
@@ -78,13 +84,14 @@ Result<Gguf> Gguf::open(std::span<Reader* const> parts) {
   return gguf;
 }
 
-Status Gguf::add_file(std::string_view path, bool map) {
+Status Gguf::add_file(std::string_view path, bool map, bool headers_only) {
   Part part;
   DECANT_ASSIGN(File file, File::open(path));
   part.file = std::make_unique<File>(std::move(file));
   part.reader = part.file.get();
   part.name = path;
   part.size = part.file->size();
+  part.headers_only = headers_only;
   part.mapped = map;
   if (map) {
     DECANT_ASSIGN(part.mapping, part.file->map());

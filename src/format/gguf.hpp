@@ -37,6 +37,8 @@ class Gguf {
   /// Finds the other parts of a split file beside the first. Errors: not_found, io, invalid_file,
   /// unsupported, invalid_argument, out_of_memory (mapping).
   static Result<Gguf> open(std::string_view path, bool mapped);
+  /// Files that may end before their tensors' data, which then cannot be read.
+  static Result<Gguf> open_headers(std::string_view path);
   /// The memory must outlive this object.
   static Result<Gguf> open(std::span<const std::byte> memory);
   /// One reader for each part, in order; they must outlive this object. Also callback_failed.
@@ -87,6 +89,7 @@ class Gguf {
     std::string name;
     std::uint64_t size = 0;
     bool mapped = false;
+    bool headers_only = false;           // data may be missing
     std::vector<std::byte> buffer;       // the header, unless mapped
     std::span<const std::byte> mapping;  // the whole part, if mapped
     std::vector<Value> values;           // in the order of the file
@@ -102,7 +105,8 @@ class Gguf {
   friend class GgufParser;
 
   Gguf() = default;
-  Status add_file(std::string_view path, bool map);
+  static Result<Gguf> open_path(std::string_view path, bool mapped, bool headers_only);
+  Status add_file(std::string_view path, bool map, bool headers_only);
   Status add_reader(Reader* reader);
   Status add_part(Part part);
   Status check_split(const Part& part);

@@ -1,6 +1,12 @@
-// The KV cache of a model: one fixed pool of pages per group of layers, and the block tables that
-// tell where a sequence's positions lie. Memory is reserved once and touched when first used.
-// No arithmetic and no device code here.
+// The KV cache of a model: one fixed pool of pages per group of layers, the prefix tree over full
+// pages, and the block tables that tell where a sequence's positions lie. Memory is reserved once
+// and touched when first used. No arithmetic and no device code here.
+//
+// A page is referenced by the block tables that name it. One that several tables name, or that the
+// tree knows, is never written: a sequence that writes into it takes a copy first. A page without
+// references that the tree knows keeps its contents until the page is wanted for something else:
+// pages of groups that see everything go with their node, least recently used leaves first; pages
+// that left a window go one by one.
 #pragma once
 
 #include <memory>
@@ -8,15 +14,35 @@
 
 #include "base/platform/platform.hpp"
 #include "base/result.hpp"
-#include "kv/kv_view.hpp"
+#include "kv/prefix_tree.hpp"
 
 namespace decant::detail {
+
+struct KvConfig {
+  KvType keys = KvType::f32, values = KvType::f32;
+  std::vector<std::size_t> pages;  // [n_groups]
+  bool prefix_cache = false;
+  /// Pages that the tree knows at most, at least those of the largest pool: each has a page of its
+  /// own in the groups that see everything, but those of windows come and go before it.
+  std::size_t nodes = 0;
+  Hash128 salt;                          // stands for all that changes keys and values
+  std::uint64_t hash_mask = UINT64_MAX;  // for tests of colliding hashes
+};
+
+/// What a cache has done since it was made.
+struct KvCounters {
+  std::uint64_t copied_pages = 0;   // before a write into a shared one
+  std::uint64_t evicted_nodes = 0;  // of the prefix tree
+  std::uint64_t reused_pages = 0;   // of windows, which the tree still knew
+};
 
 /// The pools. Thread-safe.
 class KvCache {
  public:
-  /// Room for `n_tokens` positions, rounded up to pages, in every group.
   /// Errors: out_of_memory, invalid_argument (more than 2^31 - 1 pages).
+  static Result<std::shared_ptr<KvCache>> create(std::span<const KvGroupSpec> groups,
+                                                 const KvConfig& config);
+  /// The same with room for `n_tokens` positions, rounded up to pages, in every group.
   static Result<std::shared_ptr<KvCache>> create(std::span<const KvGroupSpec> groups, KvType keys,
                                                  KvType values, std::uint64_t n_tokens);
 
@@ -24,47 +50,140 @@ class KvCache {
   static std::uint64_t bytes_per_token(std::span<const KvGroupSpec> groups, KvType keys,
                                        KvType values);
 
+  /// What the pools take, rounded up to 64 bytes each; and the bookkeeping of their pages.
+  static std::uint64_t pool_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config);
+  static std::uint64_t table_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config);
+
   int n_groups() const { return static_cast<int>(views_.size()); }
   std::span<const KvView> views() const { return views_; }
   std::uint64_t pool_bytes() const { return memory_.size(); }
+  std::size_t n_pages(int group = 0) const {
+    return pools_[static_cast<std::size_t>(group)].size();
+  }
+  /// Pages without references, whether the tree knows them or not.
   std::size_t free_pages(int group) const;
-  std::size_t n_pages() const { return n_pages_; }
+  bool has_tree() const { return tree_.capacity() != 0; }
+  std::size_t tree_pages() const;
+  KvCounters counters() const;
+  /// Who moves pages from now on; must outlive all sequences. At first: plain copies.
+  void set_access(PageAccess& access) { access_ = &access; }
 
  private:
   friend class KvSequence;
+  struct List {
+    std::int32_t first = -1, last = -1;
+  };
+  /// One group's pages.
+  struct Pool {
+    bool window = false;
+    std::size_t n_free = 0;                // without references
+    std::vector<std::int32_t> blank;       // without references, unknown to the tree; a stack
+    std::vector<std::int32_t> references;  // [pages]
+    std::vector<PrefixTree::Node> node;    // [pages] that holds it in the tree, or none
+    // Window groups: pages without references that the tree knows, in the order of their release.
+    // States at the ends of prompts and replies (`kept`) go after all others.
+    List old, old_kept;
+    std::vector<std::int32_t> older, newer;  // [pages]
+    std::vector<std::uint8_t> kept, listed;  // [pages] 0 or 1; listed: 1 in old, 2 in old_kept
+    std::size_t size() const { return references.size(); }
+  };
+
   KvCache() = default;
-  void poison(int group, std::int32_t page) const;
+  void poison(std::size_t group, std::int32_t page) const;
+  std::int32_t take(std::size_t group);
+  void acquire(std::size_t group, std::int32_t page);
+  void release(std::size_t group, std::int32_t page);
+  bool is_shared(std::size_t group, std::int32_t page) const;
+  void make_blank(std::size_t group, std::int32_t page);
+  void list(Pool& pool, std::int32_t page);
+  void unlist(Pool& pool, std::int32_t page);
+  void evict(PrefixTree::Node node);
+  void forget_window_page(std::size_t group, std::int32_t page);
 
   PageMemory memory_;
+  PageAccess host_access_;
+  PageAccess* access_ = &host_access_;
   std::vector<KvView> views_;  // [n_groups]
-  std::size_t n_pages_ = 0;    // of each group
+  Hash128 salt_;
   mutable std::mutex mutex_;
-  std::vector<std::vector<std::int32_t>> free_;  // [n_groups], the last one is handed out next
+  std::vector<Pool> pools_;  // [n_groups]
+  PrefixTree tree_;
+  KvCounters counters_;
 };
 
-/// The block tables of one sequence. Returns its pages when destroyed. Not thread-safe.
+/// The block tables of one sequence. Returns its pages when destroyed. Not thread-safe by itself;
+/// sequences of one cache may be used from different threads.
 class KvSequence {
  public:
   /// A sequence of at most `max_tokens` positions; nothing is allocated for it afterwards.
-  KvSequence(std::shared_ptr<KvCache> cache, std::size_t max_tokens);
+  KvSequence(std::shared_ptr<KvCache> cache, std::size_t max_tokens, const Hash128& salt = {});
+  /// A fork: shares all pages of `other` until one of the two writes.
+  KvSequence(const KvSequence& other);
   ~KvSequence();
-  KvSequence(const KvSequence&) = delete;
   KvSequence& operator=(const KvSequence&) = delete;
 
-  /// Pages for positions [0, n_tokens) in all groups, or an out_of_memory Error and no change.
-  Status reserve(std::size_t n_tokens);
-  /// Gives back the pages that hold no position below `n_tokens`.
-  void truncate(std::size_t n_tokens);
+  /// Keys and values of positions [0, length) lie in pages, as far as layers still see them.
+  std::size_t length() const { return length_; }
 
-  /// [n_groups] pointers to page numbers.
+  /// Pages to write positions [length, n_tokens) into, in all groups, or an out_of_memory Error
+  /// and no change.
+  Status reserve(std::size_t n_tokens);
+  /// Positions [length, n_tokens) were written: full pages become known to the tree, those that
+  /// left a window are let go. `tokens`: all of the sequence, at least n_tokens.
+  void advance(std::span<const Token> tokens, std::size_t n_tokens) noexcept;
+
+  struct Found {
+    std::size_t length = 0;   // that is there now
+    std::size_t matched = 0;  // that would be, had no window lost a page
+  };
+  /// Makes the length the longest one up to `limit` that needs no computing: of what the sequence
+  /// holds, or of what the tree has for these tokens. Windows limit both. Never reads more than
+  /// tokens[0, limit); empty: the tree is not asked.
+  Found seek(std::span<const Token> tokens, std::size_t limit) noexcept;
+  /// Forgets positions from `n_tokens` on, and more when a window lost what comes before them.
+  void truncate(std::size_t n_tokens) noexcept { seek({}, n_tokens); }
+  /// Positions [length, n_tokens) from a snapshot: of each group the pages from `first[group]` on,
+  /// one after another. The length is a multiple of a page. The tree does not learn these pages:
+  /// nobody knows whether they hold what the tokens would give. Errors: out_of_memory; then nothing
+  /// changes.
+  Status adopt(std::size_t n_tokens, std::span<const std::uint64_t> first,
+               std::span<const std::span<const std::byte>> pages);
+  /// Where the pages begin that the sequence holds, and their bytes, appended.
+  std::size_t first_page(std::size_t group) const { return first_held_[group]; }
+  void read_pages(std::size_t group, std::vector<std::byte>& to) const;
+  /// Whether both hold the same full pages of the tree and only a part of a page behind them.
+  bool same_path(const KvSequence& other) const;
+  /// What the next token sees is worth keeping: other pages that left windows are reused first.
+  void keep_windows() noexcept;
+
+  /// [n_groups] pointers to page numbers; -1 before a window.
   const std::int32_t* const* block_tables() const { return table_pointers_.data(); }
-  std::size_t n_pages() const { return n_pages_; }  ///< in each group
+  std::size_t n_pages() const { return n_pages_; }  ///< in the tables, also those before a window
+  std::size_t max_pages() const { return tables_.empty() ? 0 : tables_[0].size(); }
+  const std::shared_ptr<KvCache>& cache() const { return cache_; }
 
  private:
+  using Node = PrefixTree::Node;
+  std::size_t first_needed(std::size_t group, std::size_t length) const;
+  std::size_t first_kept(std::size_t group, std::size_t length) const;
+  std::int32_t page_for(std::size_t group, std::size_t i, std::size_t length,
+                        std::size_t own) const;
+  std::size_t usable(std::size_t most, std::size_t own) const;
+  void apply(std::size_t length, std::size_t own);
+  void publish(std::span<const Token> tokens);
+  Node publish_page(std::span<const Token> tokens, std::size_t i);
+
   std::shared_ptr<KvCache> cache_;
-  std::size_t n_pages_ = 0;
+  Hash128 salt_;
+  std::size_t length_ = 0, n_pages_ = 0;
+  bool adopted_ = false;                             // holds pages that the tree must not learn
   std::vector<std::vector<std::int32_t>> tables_;    // [n_groups][max_pages]
   std::vector<const std::int32_t*> table_pointers_;  // [n_groups]
+  std::vector<std::size_t> first_held_;              // [n_groups]: of the table
+  std::vector<Node> path_;                           // nodes of the first full pages, in use
+  // Of a seek: the nodes that hold the tokens, and one that begins like what comes after them.
+  std::vector<Node> found_;
+  Node part_ = PrefixTree::kNone;
 };
 
 }  // namespace decant::detail

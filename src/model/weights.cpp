@@ -92,7 +92,9 @@ std::uint64_t WeightLoader::bytes_in_arena(const Wanted& wanted) const {
   if (wanted.weight == nullptr) return 0;
   if (options_.pack)
     return static_cast<std::uint64_t>(wanted.weight->n_groups()) * wanted.weight->group_bytes;
-  return options_.mapped && file_.mapped_data(*wanted.tensor) != nullptr ? 0 : wanted.tensor->bytes;
+  const bool in_place =
+      options_.mapped && (options_.measure || file_.mapped_data(*wanted.tensor) != nullptr);
+  return in_place ? 0 : wanted.tensor->bytes;
 }
 
 Status WeightLoader::report(std::uint64_t done) const {
@@ -156,7 +158,10 @@ Status WeightLoader::read_all(LoadedWeights& into) {
       return make_error(ErrorCode::out_of_memory, "{}: the weights do not fit the address space",
                         file_.name());
     arena_bytes = *sum;
+    if (w.vector != nullptr) into.memory_bytes_ += w.tensor->elements() * sizeof(float);
   }
+  into.memory_bytes_ += arena_bytes;
+  if (options_.measure) return {};
   DECANT_ASSIGN(into.arena_, PageMemory::reserve(static_cast<std::size_t>(arena_bytes)));
 
   std::byte* to = into.arena_.data();
@@ -232,7 +237,7 @@ Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spe
     DECANT_TRY(load.vector(name("post_ffw_norm.weight"), spec.n_embd, kRequired, l.post_ffn_norm));
   }
   DECANT_TRY(load.read_all(loaded));
-  if (w.head.data == nullptr) w.head = w.embedding;  // tied
+  if (w.head.rows == 0) w.head = w.embedding;  // tied
   return loaded;
 }
 

@@ -13,6 +13,7 @@ namespace decant::detail {
 struct WeightOptions {
   bool pack = false;    // in groups of 16 rows, by the threads of `pool`
   bool mapped = false;  // not packed: point into the file, which must then outlive the weights
+  bool measure = false;  // read nothing, only say what it would take
   ThreadPool* pool = nullptr;
   bool (*progress)(void* user, float fraction) = nullptr;  // false gives up
   void* progress_user = nullptr;
@@ -27,6 +28,8 @@ class LoadedWeights {
 
   const ModelWeights& weights() const { return weights_; }
   std::uint64_t parameters() const { return parameters_; }
+  /// What all of it takes in memory.
+  std::uint64_t memory_bytes() const { return memory_bytes_; }
   /// The matrices of all layers as they lie in memory, and their elements.
   std::uint64_t layer_bytes() const;
   std::uint64_t layer_elements() const;
@@ -36,7 +39,7 @@ class LoadedWeights {
   friend class WeightLoader;
   PageMemory arena_;
   ModelWeights weights_;
-  std::uint64_t parameters_ = 0;
+  std::uint64_t parameters_ = 0, memory_bytes_ = 0;
 };
 
 }  // namespace decant::detail

@@ -9,6 +9,27 @@
 
 namespace decant::detail {
 
+static Result<std::unique_ptr<Backend>> engine_backend(const ModelSpec& spec,
+                                                       const LoadedWeights& weights, int n_workers,
+                                                       const EngineOptions& options, bool measure) {
+  const BackendLimits limits{options.chunk, options.max_positions, n_workers, options.activations,
+                             measure};
+  auto backend = options.kernels != nullptr
+                     ? make_cpu_backend(spec, weights.weights(), limits, *options.kernels)
+                     : make_reference_backend(spec, weights.weights(), limits);
+  if (backend == nullptr)
+    return make_error(
+        ErrorCode::unsupported,
+        "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
+  return backend;
+}
+
+Result<std::uint64_t> Engine::measure_backend(const ModelSpec& spec, const LoadedWeights& weights,
+                                              int n_workers, const EngineOptions& options) {
+  DECANT_ASSIGN(const auto backend, engine_backend(spec, weights, n_workers, options, true));
+  return backend->memory_bytes();
+}
+
 Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file, ModelSpec spec,
                                                LoadedWeights weights,
                                                std::unique_ptr<ThreadPool> pool,
@@ -19,19 +40,11 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->weights_ = std::move(weights);
   engine->max_rows_ = static_cast<std::size_t>(options.chunk);
   engine->sampled_width_ = static_cast<std::size_t>(engine->spec_.n_vocab);
-  DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, options.keys, options.values,
-                                             options.kv_tokens));
-  const BackendLimits limits{options.chunk, options.max_positions, pool->n_workers(),
-                             options.activations};
-  engine->backend_ =
-      options.kernels != nullptr
-          ? make_cpu_backend(engine->spec_, engine->weights_.weights(), limits, *options.kernels)
-          : make_reference_backend(engine->spec_, engine->weights_.weights(), limits);
-  if (engine->backend_ == nullptr)
-    return make_error(
-        ErrorCode::unsupported,
-        "the reference backend is not part of this build; configure with DECANT_EIGEN=ON");
+  DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, options.kv));
+  DECANT_ASSIGN(engine->backend_,
+                engine_backend(engine->spec_, engine->weights_, pool->n_workers(), options, false));
   engine->pool_ = std::move(pool);
+  engine->kv_->set_access(*engine->backend_);
   if (options.profile) engine->profile_.enable();
   forward(static_cast<int>(engine->spec_.layers.size()),
           [&](Operation op, int layer) { engine->operations_.emplace_back(op, layer); });
@@ -58,6 +71,7 @@ void Engine::shutdown() noexcept {
 void Engine::submit(Requests requests) noexcept {
   {
     const std::lock_guard lock(mutex_);
+    for (const auto& request : requests) request->number = ++n_submitted_;
     incoming_.splice(incoming_.end(), requests);
   }
   wake_.notify_all();
@@ -103,21 +117,45 @@ void Engine::step() noexcept {
 void Engine::plan(bool decoding) noexcept {
   for (auto at = active_.begin(); at != active_.end() && rows_.size() < max_rows_;) {
     Request& request = **at++;
+    if ((request.sequence->pending() == 1) != decoding) continue;
+    if (!decoding) {
+      request.resume();
+      if (waits_for_prefix(request)) continue;
+    }
     const std::size_t pending = request.sequence->pending();
-    if ((pending == 1) != decoding) continue;
     const Status added = add_rows(request, std::min(pending, max_rows_ - rows_.size()));
     if (!added) end(request, FinishReason::none, added.error());
   }
 }
 
+/// Whether another request in flight is running the very tokens of this one's next page: then this
+/// one takes the page from the prefix tree when it is full. Who is furthest goes on, of equals the
+/// one that came first.
+bool Engine::waits_for_prefix(const Request& request) const {
+  const Sequence& own = *request.sequence;
+  const std::size_t begin = own.computed() / kPageTokens * kPageTokens, end = begin + kPageTokens;
+  if (!kv_->has_tree() || end + request.n_wanted() > own.tokens.size()) return false;
+  for (const auto& active : active_) {
+    const Sequence& other = *active->sequence;
+    if (active.get() == &request || other.tokens.size() < end || !own.kv.same_path(other.kv) ||
+        !std::equal(own.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                    own.tokens.begin() + static_cast<std::ptrdiff_t>(end),
+                    other.tokens.begin() + static_cast<std::ptrdiff_t>(begin)))
+      continue;
+    if (other.computed() > own.computed() ||
+        (other.computed() == own.computed() && active->number < request.number))
+      return true;
+  }
+  return false;
+}
+
 Status Engine::add_rows(Request& request, std::size_t n_rows) {
   Sequence& sequence = *request.sequence;
-  DECANT_TRY(sequence.kv.reserve(sequence.computed + n_rows));
-  const std::size_t n_tokens = sequence.tokens.size();
-  const std::size_t n_wanted = request.n_logits == 0 ? 1 : request.n_logits;
+  DECANT_TRY(sequence.kv.reserve(sequence.computed() + n_rows));
+  const std::size_t n_tokens = sequence.tokens.size(), n_wanted = request.n_wanted();
   float* const wanted = request.n_logits == 0 ? request.logits.data() : request.logits_out;
   for (std::size_t i = 0; i < n_rows; ++i) {
-    const std::size_t position = sequence.computed + i;
+    const std::size_t position = sequence.computed() + i;
     float* logits = nullptr;
     if (position + n_wanted >= n_tokens)
       logits = wanted + (position + n_wanted - n_tokens) * static_cast<std::size_t>(spec_.n_vocab);
@@ -166,8 +204,12 @@ bool Engine::run_pass() noexcept {
 
 void Engine::commit(const Share& share) noexcept {
   Request& request = *share.request;
-  request.sequence->computed += share.n_rows;
-  if (request.sequence->pending() != 0) return;
+  Sequence& sequence = *request.sequence;
+  sequence.advance(share.n_rows);
+  const bool in_prompt = sequence.tokens.size() <= request.n_prompt;
+  if (in_prompt) request.n_run += share.n_rows;
+  if (sequence.pending() != 0) return;
+  if (in_prompt) sequence.kv.keep_windows();
   if (request.n_logits != 0) return end(request, FinishReason::none, {});
   try {
     const Result<Token> token = choose(request);

@@ -21,8 +21,7 @@ struct EngineOptions {
   const CpuKernels* kernels = nullptr;  // null: the reference backend
   int max_positions = 1;                // of a sequence
   int chunk = 512;                      // prompt tokens in one pass
-  std::uint64_t kv_tokens = 0;          // positions in the pool
-  KvType keys = KvType::f32, values = KvType::f32;
+  KvConfig kv;
   Activations activations = Activations::int8;
   bool profile = false;
 };
@@ -35,12 +34,17 @@ class Engine {
                                                 LoadedWeights weights,
                                                 std::unique_ptr<ThreadPool> pool,
                                                 const EngineOptions& options);
+  /// What the backend of such an engine would take. Errors: unsupported.
+  static Result<std::uint64_t> measure_backend(const ModelSpec& spec, const LoadedWeights& weights,
+                                               int n_workers, const EngineOptions& options);
   /// Ends all requests as cancelled and the worker with them. On the worker itself (inside a
   /// callback) the worker ends when the callback has returned.
   void shutdown() noexcept;
 
   const ModelSpec& spec() const { return spec_; }
   const std::shared_ptr<KvCache>& kv() const { return kv_; }
+  const LoadedWeights& weights() const { return weights_; }
+  std::uint64_t backend_bytes() const { return backend_->memory_bytes(); }
   ModelMetrics metrics() const { return profile_.metrics(); }
   bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
 
@@ -61,6 +65,7 @@ class Engine {
   void loop() noexcept;
   void step() noexcept;
   void plan(bool decoding) noexcept;
+  bool waits_for_prefix(const Request& request) const;
   Status add_rows(Request& request, std::size_t n_rows);
   bool run_pass() noexcept;
   void commit(const Share& share) noexcept;
@@ -80,7 +85,8 @@ class Engine {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  Requests incoming_;  // guarded by mutex_
+  Requests incoming_;               // guarded by mutex_
+  std::uint64_t n_submitted_ = 0;  // the same
   std::atomic<bool> quit_{false};
   std::thread worker_;
 

@@ -6,8 +6,15 @@ void Request::start() {
   started_ = Clock::now();
   n_prompt = sequence->tokens.size();
   shared.stats.prompt_tokens = n_prompt;
-  shared.stats.cached_tokens = sequence->computed;
+  shared.stats.recomputed = sequence->resume(1);
+  shared.stats.cached_tokens = sequence->computed();
   shared.stats.seed = seed;
+}
+
+void Request::resume() {
+  sequence->resume(n_wanted());
+  const std::lock_guard lock(mutex);
+  shared.stats.cached_tokens = sequence->computed() - n_run;
 }
 
 FinishReason Request::accept(Token token) {
@@ -125,6 +132,7 @@ void Request::finish(FinishReason reason, Error error) noexcept {
     sequence->truncate(undo_prefix);
     sequence->tokens.insert(sequence->tokens.end(), undo_suffix.begin(), undo_suffix.end());
   }
+  sequence->kv.keep_windows();
   bytes_.resize(passed_);
   {
     const std::lock_guard lock(mutex);

@@ -27,6 +27,83 @@ struct KvBF16 {
   static constexpr std::size_t kBytes = 2;
 };
 
+/// Pages of int8 are widened to f32 first, which is exact.
+struct KvInt8 : KvF32 {};
+template <class Kv>
+inline constexpr bool kWidened = false;
+template <>
+inline constexpr bool kWidened<KvInt8> = true;
+/// The bytes of an element in its page.
+template <class Kv>
+inline constexpr std::size_t kStoredBytes = kWidened<Kv> ? 1 : Kv::kBytes;
+
+/// int8 keys [key_dim / 4][16][4] to [key_dim][16].
+DECANT_KERNEL void widen_keys(const std::byte* codes, const std::byte* scales, int key_dim,
+                              float* to) {
+  for (int d = 0; d < key_dim; d += 4) {
+    const F scale = f_from_f16(scales + 2 * kPageTokens * (d / kScaleChannels));
+    const I four = i_load(codes + d * kPageTokens);
+    float* const rows = to + d * kPageTokens;
+    f_store(rows, f_mul(f_from_i(i_byte<0>(four)), scale));
+    f_store(rows + kPageTokens, f_mul(f_from_i(i_byte<1>(four)), scale));
+    f_store(rows + 2 * kPageTokens, f_mul(f_from_i(i_byte<2>(four)), scale));
+    f_store(rows + 3 * kPageTokens, f_mul(f_from_i(i_byte<3>(four)), scale));
+  }
+}
+
+/// int8 values [16][value_dim] to f32.
+DECANT_KERNEL void widen_values(const std::byte* codes, const std::byte* scales, int value_dim,
+                                float* to) {
+  float scale[kPageTokens];
+  for (int d = 0; d < value_dim; d += 16) {
+    if (d % kScaleChannels == 0)
+      f_store(scale, f_from_f16(scales + 2 * kPageTokens * (d / kScaleChannels)));
+    const int n = value_dim - d < 16 ? value_dim - d : 16;
+    for (int p = 0; p < kPageTokens; ++p) {
+      const std::byte* const from = codes + p * value_dim + d;
+      float* const row = to + p * value_dim + d;
+      if (n == 16) {
+        f_store(row, f_mul(f_from_i(i_from_i8(from)), f_set(scale[p])));
+        continue;
+      }
+      std::int8_t part[16] = {};
+      __builtin_memcpy(part, from, static_cast<std::size_t>(n));
+      f_store_part(row, f_mul(f_from_i(i_from_i8(part)), f_set(scale[p])), n);
+    }
+  }
+}
+
+/// Where keys or values are widened to: behind the queries, scores and outputs.
+DECANT_VEC float* widened(const AttendArgs& a, int page) {
+  return a.scratch + kQueries * (a.key_dim + kSplitTokens + kPageTokens + a.value_dim) +
+         page * kPageTokens * a.key_dim;
+}
+/// The keys of a page as Kv::load reads them; `at` tells pages in use at the same time apart.
+template <class Kv>
+DECANT_VEC const std::byte* page_keys(const AttendArgs& a, int page, [[maybe_unused]] int at) {
+  const std::int32_t where = a.block_table[page];
+  const std::byte* const keys = a.kv->keys(where, a.slot, a.kv_head);
+  if constexpr (!kWidened<Kv>) {
+    return keys;
+  } else {
+    float* const to = widened(a, at);
+    widen_keys(keys, a.kv->key_scales(where, a.slot, a.kv_head), a.key_dim, to);
+    return reinterpret_cast<const std::byte*>(to);
+  }
+}
+template <class Kv>
+DECANT_VEC const std::byte* page_values_of(const AttendArgs& a, int page) {
+  const std::int32_t where = a.block_table[page];
+  const std::byte* const values = a.kv->values(where, a.slot, a.kv_head);
+  if constexpr (!kWidened<Kv>) {
+    return values;
+  } else {
+    float* const to = widened(a, 0);
+    widen_values(values, a.kv->value_scales(where, a.slot, a.kv_head), a.value_dim, to);
+    return reinterpret_cast<const std::byte*>(to);
+  }
+}
+
 /// N queries that go through the pages together. One pointer for all of them: twelve would not stay
 /// in registers.
 template <int N>
@@ -71,17 +148,17 @@ DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, i
   int page = first_page;
   for (; page + kAtOnce <= last_page + 1; page += kAtOnce, scores += kAtOnce * N * kPageTokens) {
     for (int p = 0; p < kAtOnce; ++p) {
-      keys[p] = a.kv->keys(a.block_table[page + p], a.slot, a.kv_head);
+      keys[p] = page_keys<Kv>(a, page + p, p);
       if (page + kAtOnce + p > last_page) continue;
       const std::byte* const next =
           a.kv->keys(a.block_table[page + kAtOnce + p], a.slot, a.kv_head);
-      prefetch(next, next + Kv::kBytes * static_cast<std::size_t>(a.key_dim * kPageTokens));
+      prefetch(next, next + kStoredBytes<Kv> * static_cast<std::size_t>(a.key_dim * kPageTokens));
     }
     page_scores<Kv, N, kAtOnce>(keys, a.key_dim, a.scale, tile.q, scores);
   }
   if constexpr (kAtOnce > 1)
     for (; page <= last_page; ++page, scores += N * kPageTokens) {
-      keys[0] = a.kv->keys(a.block_table[page], a.slot, a.kv_head);
+      keys[0] = page_keys<Kv>(a, page, 0);
       page_scores<Kv, N, 1>(keys, a.key_dim, a.scale, tile.q, scores);
     }
 }
@@ -122,10 +199,10 @@ DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, i
   const float* weights = tile.scores;
   for (int page = first_page; page <= last_page; ++page, weights += N * kPageTokens) {
     const int start = page * kPageTokens;
-    const std::byte* const values = a.kv->values(a.block_table[page], a.slot, a.kv_head);
+    const std::byte* const values = page_values_of<Kv>(a, page);
     if (page < last_page) {
       const std::byte* const next = a.kv->values(a.block_table[page + 1], a.slot, a.kv_head);
-      prefetch(next, next + Kv::kBytes * static_cast<std::size_t>(value_dim * kPageTokens));
+      prefetch(next, next + kStoredBytes<Kv> * static_cast<std::size_t>(value_dim * kPageTokens));
     }
     int from[N], to[N];
     bool all = true;
@@ -235,6 +312,7 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
     switch (a.kv->key_type) {
       case KvType::f16: split_scores<KvF16, N>(a, tile, first_page, last_page); break;
       case KvType::bf16: split_scores<KvBF16, N>(a, tile, first_page, last_page); break;
+      case KvType::int8: split_scores<KvInt8, N>(a, tile, first_page, last_page); break;
       default: split_scores<KvF32, N>(a, tile, first_page, last_page);
     }
     float max[N], sum[N];
@@ -250,6 +328,7 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
     switch (a.kv->value_type) {
       case KvType::f16: split_values<KvF16, N>(a, tile, first_page, last_page); break;
       case KvType::bf16: split_values<KvBF16, N>(a, tile, first_page, last_page); break;
+      case KvType::int8: split_values<KvInt8, N>(a, tile, first_page, last_page); break;
       default: split_values<KvF32, N>(a, tile, first_page, last_page);
     }
     for (int i = 0; i < N; ++i)

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/pack.hpp"
+#include "backend/kv_int8.hpp"
 #include "backend/rope.hpp"
 #include "base/float16.hpp"
 #include "base/math.hpp"
@@ -29,10 +30,6 @@ template <class T>
 struct Rows {
   int width = 0;
   std::vector<T> data;
-  void resize(int n_rows, int new_width) {
-    width = new_width;
-    data.resize(cpu_size(n_rows) * cpu_size(width));
-  }
   T* operator[](int row) { return data.data() + cpu_size(row) * cpu_size(width); }
   const T* operator[](int row) const { return data.data() + cpu_size(row) * cpu_size(width); }
 };
@@ -41,10 +38,6 @@ struct Rows {
 struct Inputs {
   Rows<ActBlock> acts;  // [rows][widest / 32], twice that for int16
   Rows<float> floats;   // [rows][widest]
-  void resize(int n_rows, int widest, bool wide) {
-    acts.resize(n_rows, (wide ? 2 : 1) * widest / kActBlock);
-    floats.resize(n_rows, widest);
-  }
 };
 
 /// How an operation's weights want their input.
@@ -68,6 +61,7 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const ModelSpec& spec, const ModelWeights& weights, const BackendLimits& limits,
              const CpuKernels& kernels);
+  std::uint64_t memory_bytes() const override { return memory_bytes_; }
   void begin(const Batch& batch) override;
   std::size_t count(Operation op, int layer) const override;
   void run(Operation op, int layer, std::size_t item, int worker) noexcept override;
@@ -121,6 +115,7 @@ class CpuBackend final : public Backend {
   const CpuKernels& kernels_;
   const bool wide_;  // activations as int16
   Batch batch_;
+  std::uint64_t memory_bytes_ = 0;
   std::uint64_t pass_ = 0;  // so that a worker knows whose rows it holds
   std::vector<RowBlock> row_blocks_;
   std::vector<int> logits_rows_;
@@ -156,7 +151,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   }
   std::uint64_t group_bytes = 0;  // 0: all weights are packed
   const auto count_group = [&](const Weight& w) {
-    if (w.data != nullptr && w.group_bytes == 0)
+    if (w.rows != 0 && w.group_bytes == 0)
       group_bytes = std::max(group_bytes, packed_group_bytes(w.type, w.cols));
   };
   for (const LayerWeights& l : weights.layers)
@@ -167,34 +162,46 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   const int widest = cpu_padded(std::max({spec.n_embd, attended_width, ff_width}));
   const int item_width =
       std::max({cpu_padded(head_width), group * value_dim, kHeadItemGroups * kRowGroup});
+  const auto take = [&](auto& to, std::size_t n) {
+    memory_bytes_ += n * sizeof(to[0]);
+    if (!limits.measure) to.resize(n);
+  };
+  const auto take_rows = [&](auto& to, int n_rows, int width) {
+    to.width = width;
+    take(to.data, cpu_size(n_rows) * cpu_size(width));
+  };
+  const auto take_inputs = [&](Inputs& to, int n_rows) {
+    take_rows(to.acts, n_rows, (wide_ ? 2 : 1) * widest / kActBlock);
+    take_rows(to.floats, n_rows, widest);
+  };
   for (int i = 0; i < limits.n_workers; ++i) {
     CpuWorker w;
-    w.own.resize(std::min(rows, kOwnRows), widest, wide_);
-    w.sum.resize(cpu_size(widest));
-    w.normed.resize(cpu_size(widest));
-    w.group.resize(group_bytes);
-    w.out.resize(rows, item_width);
-    w.out2.resize(rows, item_width);
-    w.attention.resize(attend_scratch(head_width, value_dim));
-    w.max.resize(cpu_size(kCpuAttentionRows * group));
-    w.state_sum.resize(cpu_size(kCpuAttentionRows * group));
-    w.state.resize(cpu_size(kCpuAttentionRows * group * value_dim));
+    take_inputs(w.own, std::min(rows, kOwnRows));
+    take(w.sum, cpu_size(widest));
+    take(w.normed, cpu_size(widest));
+    take(w.group, static_cast<std::size_t>(group_bytes));
+    take_rows(w.out, rows, item_width);
+    take_rows(w.out2, rows, item_width);
+    take(w.attention, attend_scratch(head_width, value_dim));
+    take(w.max, cpu_size(kCpuAttentionRows * group));
+    take(w.state_sum, cpu_size(kCpuAttentionRows * group));
+    take(w.state, cpu_size(kCpuAttentionRows * group * value_dim));
     workers_.push_back(std::move(w));
   }
-  for (auto& residual : residual_) residual.resize(rows, cpu_padded(spec.n_embd));
-  output_.resize(rows, cpu_padded(spec.n_embd));
-  q_.resize(rows, q_width);
-  normed_.resize(rows, widest, wide_);
-  made_.resize(rows, widest, wide_);
+  for (auto& residual : residual_) take_rows(residual, rows, cpu_padded(spec.n_embd));
+  take_rows(output_, rows, cpu_padded(spec.n_embd));
+  take_rows(q_, rows, q_width);
+  take_inputs(normed_, rows);
+  take_inputs(made_, rows);
   const int parts = cpu_blocks(limits.max_positions, kSplit) * kCpuAttentionRows;
-  part_max_.resize(parts, n_heads);
-  part_sum_.resize(parts, n_heads);
-  part_output_.resize(parts, attended_width);
+  take_rows(part_max_, parts, n_heads);
+  take_rows(part_sum_, parts, n_heads);
+  take_rows(part_output_, parts, attended_width);
   row_blocks_.reserve(std::max(cpu_size(rows), cpu_size(parts)));
   logits_rows_.reserve(cpu_size(rows));
   for (const RopeSpec& rope : spec.ropes) {
     inverse_frequency_.push_back(rope_frequencies(rope));
-    rope_.emplace_back().resize(rows, 2 * rope.dims);
+    take_rows(rope_.emplace_back(), rows, 2 * rope.dims);
   }
 }
 
@@ -443,6 +450,7 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
       if (!head_norm.empty())
         kernels_.head_norm(x, head_norm.data(), dim, static_cast<float>(spec_.norm_eps));
       kernels_.rotate(x, rope_[cpu_size(l.rope)][row], rope.dims, rope.pairs);
+      if (kv.key_type == KvType::int8) hadamard(x, dim);
     }
     if (is_q) {
       std::memcpy(q_[row] + head * dim, x, cpu_size(dim) * sizeof(float));
@@ -452,7 +460,12 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
     const std::int32_t page =
         batch_.sequences[cpu_size(r.sequence)][l.kv_group][r.position / kPageTokens];
     const int slot = r.position % kPageTokens;
-    if (is_k)
+    if ((is_k ? kv.key_type : kv.value_type) == KvType::int8)
+      store_int8(
+          x, dim, slot, is_k,
+          is_k ? kv.keys(page, l.kv_slot, head) : kv.values(page, l.kv_slot, head),
+          is_k ? kv.key_scales(page, l.kv_slot, head) : kv.value_scales(page, l.kv_slot, head));
+    else if (is_k)
       kernels_.store_kv(
           kv.key_type, x, dim, kPageTokens,
           kv.keys(page, l.kv_slot, head) + cpu_size(slot) * kv_element_bytes(kv.key_type));

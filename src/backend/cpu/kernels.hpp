@@ -65,9 +65,11 @@ struct AttendArgs {
 };
 inline constexpr int kCpuAttentionRows = 16;
 inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
+inline constexpr int kCpuMaxPages = 4;     // whose keys it takes at a time
 inline constexpr std::size_t attend_scratch(int key_dim, int value_dim) {
-  return kCpuMaxQueries *
-         (256 + 16 + static_cast<std::size_t>(key_dim) + static_cast<std::size_t>(value_dim));
+  const auto keys = static_cast<std::size_t>(key_dim), values = static_cast<std::size_t>(value_dim);
+  return kCpuMaxQueries * (256 + 16 + keys + values) +
+         kCpuMaxPages * kPageTokens * (keys > values ? keys : values);
 }
 
 struct CpuKernels {

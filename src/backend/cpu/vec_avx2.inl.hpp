@@ -97,6 +97,15 @@ template <int N>
 DECANT_VEC I i_shl(I a) {
   return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
 }
+template <int N>
+DECANT_VEC I i_byte(I a) {
+  return {_mm256_srai_epi32(_mm256_slli_epi32(a.lo, 24 - 8 * N), 24),
+          _mm256_srai_epi32(_mm256_slli_epi32(a.hi, 24 - 8 * N), 24)};
+}
+DECANT_VEC I i_load(const void* p) {
+  const auto* v = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
+}
 DECANT_VEC F f_bits(I a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 DECANT_VEC I i_from_u8(const void* p) {
   const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));

@@ -72,6 +72,13 @@ template <int N>
 DECANT_VEC I i_shl(I a) {
   DECANT_QUARTERS(I, vshlq_n_s32(a.v[i], N));
 }
+template <int N>
+DECANT_VEC I i_byte(I a) {
+  DECANT_QUARTERS(I, vshrq_n_s32(vshlq_n_s32(a.v[i], 24 - 8 * N), 24));
+}
+DECANT_VEC I i_load(const void* p) {
+  DECANT_QUARTERS(I, vreinterpretq_s32_u8(vld1q_u8(static_cast<const std::uint8_t*>(p) + 16 * i)));
+}
 DECANT_VEC F f_bits(I a) { DECANT_QUARTERS(F, vreinterpretq_f32_s32(a.v[i])); }
 DECANT_VEC I i_from_u8(const void* p) {
   const uint8x16_t bytes = vld1q_u8(static_cast<const std::uint8_t*>(p));

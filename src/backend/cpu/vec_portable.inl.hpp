@@ -84,6 +84,16 @@ template <int N>
 DECANT_VEC I i_shl(I a) {
   DECANT_LANES(I, static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) << N));
 }
+/// Byte N of each lane, the lowest first, as a signed number.
+template <int N>
+DECANT_VEC I i_byte(I a) {
+  DECANT_LANES(I, static_cast<std::int8_t>(static_cast<std::uint32_t>(a.v[i]) >> (8 * N)));
+}
+DECANT_VEC I i_load(const void* p) {
+  I r;
+  __builtin_memcpy(r.v, p, 64);
+  return r;
+}
 DECANT_VEC F f_bits(I a) { DECANT_LANES(F, std::bit_cast<float>(a.v[i])); }
 DECANT_VEC I i_from_u8(const void* p) { DECANT_LANES(I, static_cast<const std::uint8_t*>(p)[i]); }
 DECANT_VEC I i_from_i8(const void* p) { DECANT_LANES(I, static_cast<const std::int8_t*>(p)[i]); }

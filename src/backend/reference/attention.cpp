@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/kv_int8.hpp"
 #include "base/float16.hpp"
 #include "base/math.hpp"
 
@@ -17,6 +18,23 @@ AttentionScratch::AttentionScratch(int max_group, int max_key_dim, int max_value
       max(static_cast<std::size_t>(kAttentionRows * max_group)),
       sum(static_cast<std::size_t>(kAttentionRows * max_group)),
       output(static_cast<std::size_t>(kAttentionRows * max_group * max_value_dim)) {}
+
+/// A page's int8 keys as [key_dim][16], its values as [16][value_dim].
+static void attention_widen_int8(const std::byte* codes, const std::byte* scales, bool keys,
+                                 int dim, double* to) {
+  for (int d = 0; d < dim; ++d)
+    for (int t = 0; t < kPageTokens; ++t)
+      to[keys ? d * kPageTokens + t : t * dim + d] = static_cast<double>(
+          load_int8(codes, scales, keys ? int8_key_index(d, t) : int8_value_index(d, t, dim),
+                    int8_scale_index(d, t)));
+}
+
+std::uint64_t AttentionScratch::bytes(int max_group, int max_key_dim, int max_value_dim) {
+  const auto queries = static_cast<std::uint64_t>(kAttentionRows * max_group);
+  return sizeof(double) *
+         (static_cast<std::uint64_t>(std::max(max_key_dim, max_value_dim)) * kPageTokens +
+          queries * (kAttentionSplit + 2 + static_cast<std::uint64_t>(max_value_dim)));
+}
 
 static void attention_widen(const std::byte* from, KvType type, std::size_t n, double* to) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -57,9 +75,14 @@ void attend_reference(const AttentionQuery& query, AttentionScratch& s) noexcept
     const int last_page = (end - 1) / kPageTokens;
 
     for (int page = first_page; page <= last_page; ++page) {
-      attention_widen(query.kv->keys(query.block_table[page], layer.kv_slot, query.kv_head),
-                      query.kv->key_type, static_cast<std::size_t>(key_dim) * kPageTokens,
-                      s.page.data());
+      const std::int32_t at_page = query.block_table[page];
+      const std::byte* keys = query.kv->keys(at_page, layer.kv_slot, query.kv_head);
+      if (query.kv->key_type == KvType::int8)
+        attention_widen_int8(keys, query.kv->key_scales(at_page, layer.kv_slot, query.kv_head),
+                             true, key_dim, s.page.data());
+      else
+        attention_widen(keys, query.kv->key_type, static_cast<std::size_t>(key_dim) * kPageTokens,
+                        s.page.data());
       for (int i = 0; i < n; ++i) {
         const float* q = query.q + static_cast<std::size_t>(i / group) * query.q_stride +
                          (query.kv_head * group + i % group) * key_dim;
@@ -107,9 +130,14 @@ void attend_reference(const AttentionQuery& query, AttentionScratch& s) noexcept
       for (int p = from; p < to; ++p) scores[p - begin] *= now;
     }
     for (int page = first_page; page <= last_page; ++page) {
-      attention_widen(query.kv->values(query.block_table[page], layer.kv_slot, query.kv_head),
-                      query.kv->value_type, static_cast<std::size_t>(value_dim) * kPageTokens,
-                      s.page.data());
+      const std::int32_t at_page = query.block_table[page];
+      const std::byte* values = query.kv->values(at_page, layer.kv_slot, query.kv_head);
+      if (query.kv->value_type == KvType::int8)
+        attention_widen_int8(values, query.kv->value_scales(at_page, layer.kv_slot, query.kv_head),
+                             false, value_dim, s.page.data());
+      else
+        attention_widen(values, query.kv->value_type,
+                        static_cast<std::size_t>(value_dim) * kPageTokens, s.page.data());
       for (int i = 0; i < n; ++i) {
         const int row = i / group;
         const int from = std::max(page * kPageTokens, std::max(begin, first_visible(row)));

@@ -20,6 +20,8 @@ inline constexpr int kAttentionRows = 16;  // rows of one sequence that share a 
 /// Working memory of one worker.
 struct AttentionScratch {
   AttentionScratch(int max_group, int max_key_dim, int max_value_dim);
+  /// What one takes.
+  static std::uint64_t bytes(int max_group, int max_key_dim, int max_value_dim);
   std::vector<double> page;    // [max(key_dim, value_dim)][16]: a page's keys or values, widened
   std::vector<double> scores;  // [rows][group][256]
   std::vector<double> max;     // [rows][group]: of the splits so far

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/kv_int8.hpp"
 #include "backend/reference/attention.hpp"
 #include "backend/reference/eigen.hpp"
 #include "backend/rope.hpp"
@@ -70,6 +71,7 @@ void reference_store(KvType type, double value, std::byte* to, std::size_t index
 class ReferenceBackend final : public Backend {
  public:
   ReferenceBackend(const ModelSpec& spec, const ModelWeights& weights, const BackendLimits& limits);
+  std::uint64_t memory_bytes() const override { return memory_bytes_; }
   void begin(const Batch& batch) override;
   std::size_t count(Operation op, int layer) const override;
   void run(Operation op, int layer, std::size_t item, int worker) noexcept override;
@@ -110,6 +112,7 @@ class ReferenceBackend final : public Backend {
   std::vector<ReferenceScratch> scratch_;  // [n_workers]
   int q_width_ = 0, attended_width_ = 0, kv_width_ = 0, ff_width_ = 0;
   std::size_t max_rows_ = 0;
+  std::uint64_t memory_bytes_ = 0;
 
   // Plain rows that operations hand on: [max_rows][width].
   std::vector<float> residual_[2];  // qkv reads 0 and writes 1, gate_up the other way round
@@ -134,23 +137,32 @@ ReferenceBackend::ReferenceBackend(const ModelSpec& spec, const ModelWeights& we
     max_value = std::max(max_value, layer.value_dim);
   }
   const int max_cols = std::max({spec.n_embd, q_width_, attended_width_, ff_width_});
-  for (int i = 0; i < limits.n_workers; ++i)
-    scratch_.push_back({RowMajor::Zero(kWeightRows, max_cols), Eigen::VectorXd::Zero(max_cols),
-                        Eigen::VectorXd::Zero(kWeightRows), Eigen::VectorXf::Zero(max_cols),
-                        AttentionScratch(max_group, max_key, max_value)});
+  const auto cols = static_cast<std::uint64_t>(max_cols);
+  memory_bytes_ = static_cast<std::uint64_t>(limits.n_workers) *
+                  (sizeof(double) * (kWeightRows * (cols + 1) + cols) + sizeof(float) * cols +
+                   AttentionScratch::bytes(max_group, max_key, max_value));
+  if (!limits.measure)
+    for (int i = 0; i < limits.n_workers; ++i)
+      scratch_.push_back({RowMajor::Zero(kWeightRows, max_cols), Eigen::VectorXd::Zero(max_cols),
+                          Eigen::VectorXd::Zero(kWeightRows), Eigen::VectorXf::Zero(max_cols),
+                          AttentionScratch(max_group, max_key, max_value)});
 
-  const auto rows = [&](int width) { return max_rows_ * static_cast<std::size_t>(width); };
-  for (auto& residual : residual_) residual.resize(rows(spec.n_embd));
-  q_.resize(rows(q_width_));
-  kv_.resize(rows(2 * kv_width_));
-  attended_.resize(rows(attended_width_));
-  ff_.resize(rows(ff_width_));
-  output_.resize(rows(spec.n_embd));
+  const auto take = [&](auto& to, int width) {
+    const std::size_t n = max_rows_ * static_cast<std::size_t>(width);
+    memory_bytes_ += n * sizeof(to[0]);
+    if (!limits.measure) to.resize(n);
+  };
+  for (auto& residual : residual_) take(residual, spec.n_embd);
+  take(q_, q_width_);
+  take(kv_, 2 * kv_width_);
+  take(attended_, attended_width_);
+  take(ff_, ff_width_);
+  take(output_, spec.n_embd);
   row_blocks_.reserve(max_rows_);
   logits_rows_.reserve(max_rows_);
   for (const RopeSpec& rope : spec.ropes) {
     inverse_frequency_.push_back(rope_frequencies(rope));
-    rope_table_.emplace_back(max_rows_ * static_cast<std::size_t>(rope.dims / 2 * 2));
+    take(rope_table_.emplace_back(), rope.dims / 2 * 2);
   }
 }
 
@@ -309,6 +321,7 @@ void ReferenceBackend::qkv(int layer, int head, ReferenceScratch& s) {
         for (int i = 0; i < dim; ++i) x[i] = static_cast<float>(s.x[i]);
       }
       rotate(spec_.ropes[static_cast<std::size_t>(l.rope)], l.rope, row, x);
+      if (kv.key_type == KvType::int8) hadamard(x, dim);
       if (is_q) continue;
     }
     const Row& r = batch_.rows[static_cast<std::size_t>(row)];
@@ -317,6 +330,12 @@ void ReferenceBackend::qkv(int layer, int head, ReferenceScratch& s) {
             .sequences[static_cast<std::size_t>(r.sequence)][l.kv_group][r.position / kPageTokens];
     const int slot = r.position % kPageTokens;
     std::byte* to = is_k ? kv.keys(page, l.kv_slot, head) : kv.values(page, l.kv_slot, head);
+    if ((is_k ? kv.key_type : kv.value_type) == KvType::int8) {
+      store_int8(x, dim, slot, is_k, to,
+                 is_k ? kv.key_scales(page, l.kv_slot, head)
+                      : kv.value_scales(page, l.kv_slot, head));
+      continue;
+    }
     for (int i = 0; i < dim; ++i) {
       const int index = is_k ? i * kPageTokens + slot : slot * dim + i;
       reference_store(is_k ? kv.key_type : kv.value_type, static_cast<double>(x[i]), to,

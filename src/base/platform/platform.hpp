@@ -39,6 +39,10 @@ Result<std::span<const std::byte>> file_map(FileHandle file, std::string_view pa
                                             std::uint64_t size);
 void file_unmap(std::span<const std::byte> mapping) noexcept;
 
+/// Makes the file hold these bytes: all of them are written beside it first, so that at no time
+/// another content than the old or the new one bears the name. Errors: io, invalid_argument.
+Status file_replace(std::string_view path, std::span<const std::byte> bytes);
+
 /// Zeroed memory for page pools and arenas: reserved at once, taken from the system when first
 /// touched, in huge pages where the system likes to. Page-aligned. Move-only.
 class PageMemory {

@@ -28,6 +28,12 @@ static std::string_view posix_error_text(int code) {
   switch (code) {
     case EACCES:
     case EPERM: return "permission denied";
+    case ENOSPC:
+    case EDQUOT: return "no space is left on the device";
+    case ENOENT:
+    case ENOTDIR: return "there is no such folder";
+    case EISDIR: return "it is a folder";
+    case EROFS: return "the file system is read-only";
     case EIO: return "input/output error of the device";
     case ELOOP: return "too many symbolic links";
     case EMFILE:
@@ -80,6 +86,44 @@ Result<FileHandle> file_open(std::string_view path) {
                       shown_path(path));
   }
   return static_cast<FileHandle>(descriptor);
+}
+
+/// A name beside `path` that nobody else uses.
+static std::string posix_beside(std::string_view path) {
+  std::string name(path);
+  name += ".new-";
+  std::uint64_t bits = random_seed();
+  for (int i = 0; i < 16; ++i, bits >>= 4) name += "0123456789abcdef"[bits & 15];
+  return name;
+}
+
+static Status posix_write(int descriptor, std::string_view path, std::span<const std::byte> bytes) {
+  constexpr std::size_t kMostPerCall = std::size_t{1} << 30;
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(descriptor, bytes.data(), std::min(bytes.size(), kMostPerCall));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return posix_file_error("write", path, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  if (::fsync(descriptor) != 0) return posix_file_error("write", path, errno);
+  return {};
+}
+
+Status file_replace(std::string_view path, std::span<const std::byte> bytes) {
+  if (path.empty()) return Error(ErrorCode::invalid_argument, "the path of the file is empty");
+  if (path.find('\0') != path.npos)
+    return make_error(ErrorCode::invalid_argument, "the path '{}' contains a zero byte",
+                      shown_path(path));
+  const std::string target(path), beside = posix_beside(path);
+  const int descriptor =
+      ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+  if (descriptor < 0) return posix_file_error("create", beside, errno);
+  Status status = posix_write(descriptor, path, bytes);
+  if (::close(descriptor) != 0 && status) status = posix_file_error("write", path, errno);
+  if (status && ::rename(beside.c_str(), target.c_str()) != 0)
+    status = posix_file_error("replace", path, errno);
+  if (!status) ::unlink(beside.c_str());
+  return status;
 }
 
 void file_close(FileHandle file) noexcept { ::close(static_cast<int>(file)); }

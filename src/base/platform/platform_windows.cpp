@@ -84,6 +84,37 @@ Result<FileHandle> file_open(std::string_view path) {
   return reinterpret_cast<FileHandle>(handle);
 }
 
+static Status windows_write(HANDLE handle, std::string_view path,
+                            std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto n = static_cast<DWORD>(std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    DWORD written = 0;
+    if (!::WriteFile(handle, bytes.data(), n, &written, nullptr))
+      return windows_file_error("write", path, ::GetLastError());
+    bytes = bytes.subspan(written);
+  }
+  if (!::FlushFileBuffers(handle)) return windows_file_error("write", path, ::GetLastError());
+  return {};
+}
+
+Status file_replace(std::string_view path, std::span<const std::byte> bytes) {
+  DECANT_ASSIGN(const std::wstring target, windows_path(path));
+  std::wstring beside = target + L".new-";
+  std::uint64_t bits = random_seed();
+  for (int i = 0; i < 16; ++i, bits >>= 4) beside += L"0123456789abcdef"[bits & 15];
+  const HANDLE handle = ::CreateFileW(beside.c_str(), GENERIC_WRITE, 0, nullptr, CREATE_NEW,
+                                      FILE_ATTRIBUTE_NORMAL, nullptr);
+  if (handle == INVALID_HANDLE_VALUE)
+    return windows_file_error("create a file beside", path, ::GetLastError());
+  Status status = windows_write(handle, path, bytes);
+  ::CloseHandle(handle);
+  if (status && !::MoveFileExW(beside.c_str(), target.c_str(),
+                               MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
+    status = windows_file_error("replace", path, ::GetLastError());
+  if (!status) ::DeleteFileW(beside.c_str());
+  return status;
+}
+
 void file_close(FileHandle file) noexcept { ::CloseHandle(windows_handle(file)); }
 
 Result<std::uint64_t> file_size(FileHandle file, std::string_view path) {

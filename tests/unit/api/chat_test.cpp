@@ -26,6 +26,7 @@ decant::Model chat_model(std::size_t context = 400) {
   options.threads = 2;
   options.context = context;
   options.sessions = 3;
+  options.prefix_cache = false;  // the counts below are of what the session itself holds
   return random_model(chat_spec()).load(options);
 }
 

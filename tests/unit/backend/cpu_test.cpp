@@ -347,7 +347,8 @@ TEST_CASE(
                         {4, 1, 100, 300},
                         {9, 3, 64, 0},
                         {4, 1, 256, 33}}) {
-    for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
+    for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::int8}) {
+      if (type == KvType::int8 && s.dim % 8 != 0) continue;
       CAPTURE(s.n_heads, s.n_kv_heads, s.dim, s.window, static_cast<int>(type));
       const int length = 600;
       KvGroupSpec group{{0}, s.window, s.n_kv_heads, s.dim, s.dim};
@@ -358,7 +359,9 @@ TEST_CASE(
       const std::int32_t* table = sequence.block_tables()[0];
       const auto put = [&](std::byte* to, int i) {
         const float x = std::normal_distribution<float>()(dice);
-        if (type != KvType::f32) {
+        if (type == KvType::int8) {
+          to[i] = static_cast<std::byte>(static_cast<int>(dice() % 255) - 127);
+        } else if (type != KvType::f32) {
           const std::uint16_t half = type == KvType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
           std::memcpy(to + 2 * i, &half, 2);
         } else {
@@ -371,6 +374,16 @@ TEST_CASE(
             put(kv.keys(table[page], 0, h), i);
             put(kv.values(table[page], 0, h), i);
           }
+      if (type == KvType::int8)
+        for (int page = 0; page < (length + 15) / 16; ++page)
+          for (int h = 0; h < s.n_kv_heads; ++h)
+            for (int i = 0; i < 16 * ((s.dim + 63) / 64); ++i)
+              for (std::byte* scales :
+                   {kv.key_scales(table[page], 0, h), kv.value_scales(table[page], 0, h)}) {
+                const std::uint16_t half =
+                    f32_to_f16(0.002f + 0.01f * static_cast<float>(dice() % 1000) / 1000.0f);
+                std::memcpy(scales + 2 * i, &half, 2);
+              }
       LayerSpec layer;
       layer.n_heads = s.n_heads;
       layer.n_kv_heads = s.n_kv_heads;
