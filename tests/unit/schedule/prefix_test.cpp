@@ -3,6 +3,7 @@
 // bit. The cold run is a model of its own without a prefix cache; that it computes the right thing
 // is tested elsewhere.
 #include <algorithm>
+#include <cstdio>
 
 #include "backend/cpu/kernels.hpp"
 #include "support/catch.hpp"
@@ -289,4 +290,31 @@ TEST_CASE("the prefix cache can be turned off, and pins hold what it would let g
       CHECK(tell(c, 1).stats.cached_tokens == 0);
     }
   }
+}
+
+TEST_CASE("forty sessions with one world: its pages are there once") {
+  TinySpec spec;
+  spec.context = 1100;
+  const TinyModel tiny = random_model(spec);
+  ModelOptions options;
+  options.threads = 2;
+  options.sessions = 3;  // 3 x 69 pages; apart, forty would need 2,560
+  auto model = tiny.load(options);
+  const std::vector<Token> world = TinyRandom(60).tokens(1000);
+  std::vector<decant::Session> sessions;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    auto own = TinyRandom(100 + i).tokens(20);
+    own[0] = static_cast<Token>(3 + i);  // no two go on with the same token
+    sessions.push_back(session_with(model, joined(world, own)));
+    const Told told = tell(sessions.back(), 1);
+    // 62 whole pages, and 8 tokens of a page that is copied.
+    CHECK(told.stats.cached_tokens == (i == 0 ? 0u : 1000u));
+  }
+  const decant::ModelMetrics metrics = model.metrics();
+  CHECK(metrics.kv_pages == 3 * 69);
+  CHECK(metrics.kv_pages_used == 62 + 40 * 2);  // shared + own
+  CHECK(metrics.kv_copied_pages == 39);
+  CHECK(metrics.kv_evicted_pages == 0);
+  std::printf("pages used by 40 sessions: %zu shared + 40 x 2 own\n",
+              metrics.kv_pages_used - 40 * 2);
 }
