@@ -92,6 +92,12 @@ DECANT_C_API int decant_session_fork(decant_session* session, size_t n_tokens,
 /* Forgets all tokens from position n_tokens on; 0 only for a session of messages. */
 DECANT_C_API int decant_session_rewind(decant_session* session, size_t n_tokens,
                                        decant_error* error);
+/* Writes the session with what was computed of it into a file, which is replaced at once or not at
+ * all; and makes a session of the same model the one that was saved. */
+DECANT_C_API int decant_session_save(decant_session* session, const char* path,
+                                     decant_error* error);
+DECANT_C_API int decant_session_restore(decant_session* session, const char* path,
+                                        decant_error* error);
 /* A message of a conversation; role is "system", "user" or "assistant". */
 DECANT_C_API int decant_session_append_message(decant_session* session, const char* role,
                                                const char* content, decant_error* error);

@@ -151,6 +151,18 @@ int decant_session_rewind(decant_session* session, size_t n_tokens, decant_error
   return c_call(error, [&] { return session->session.rewind(n_tokens); });
 }
 
+int decant_session_save(decant_session* session, const char* path, decant_error* error) {
+  if (session == nullptr) return c_missing("session", error);
+  if (path == nullptr) return c_missing("path", error);
+  return c_call(error, [&] { return session->session.save(std::string_view(path)); });
+}
+
+int decant_session_restore(decant_session* session, const char* path, decant_error* error) {
+  if (session == nullptr) return c_missing("session", error);
+  if (path == nullptr) return c_missing("path", error);
+  return c_call(error, [&] { return session->session.restore(std::string_view(path)); });
+}
+
 int decant_session_append_message(decant_session* session, const char* role, const char* content,
                                   decant_error* error) {
   if (session == nullptr) return c_missing("session", error);

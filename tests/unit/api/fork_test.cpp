@@ -110,6 +110,14 @@ TEST_CASE("forks and rewinds in C") {
   decant_session_free(a);
   REQUIRE(decant_session_generate(b, &options, nullptr, nullptr, &stats, &error) == DECANT_OK);
   CHECK(stats.prompt_tokens == n);
+  const std::string saved = folder.file("session.kv");
+  CHECK(decant_session_save(b, nullptr, &error) == DECANT_INVALID_ARGUMENT);
+  CHECK(decant_session_restore(b, saved.c_str(), &error) == DECANT_NOT_FOUND);
+  REQUIRE(decant_session_save(b, saved.c_str(), &error) == DECANT_OK);
+  REQUIRE(decant_session_rewind(b, 0, &error) == DECANT_OK);
+  REQUIRE(decant_session_restore(b, saved.c_str(), &error) == DECANT_OK);
+  REQUIRE(decant_session_generate(b, &options, nullptr, nullptr, &stats, &error) == DECANT_OK);
+  CHECK(stats.prompt_tokens == n + 3);
   decant_session_free(b);
   decant_model_free(model);
 }

@@ -30,7 +30,7 @@ class Simulation {
 
   void step() {
     const std::size_t pick = sequences_.empty() ? 0 : below(sequences_.size());
-    switch (below(10)) {
+    switch (below(11)) {
       case 0:
         if (sequences_.size() < kMost) sequences_.push_back(make());
         break;
@@ -45,6 +45,9 @@ class Simulation {
       case 3:
         if (!sequences_.empty())
           rewind(*sequences_[pick], below(sequences_[pick]->tokens.size() + 1));
+        break;
+      case 5:
+        if (!sequences_.empty() && sequences_.size() < kMost) save_and_restore(*sequences_[pick]);
         break;
       case 4:
         if (!sequences_.empty()) sequences_[pick]->kv.keep_windows();
@@ -69,7 +72,7 @@ class Simulation {
     }
   }
   void end() { sequences_.clear(); }
-  std::size_t hits = 0, lost = 0, refused = 0;
+  std::size_t hits = 0, n_restored = 0, lost = 0, refused = 0;
 
  private:
   static constexpr std::size_t kMost = 12, kTokens = 200;
@@ -92,6 +95,27 @@ class Simulation {
       const std::uint64_t before = s.value.empty() ? 1 : s.value.back();
       s.value.push_back(hash_mix(before * 31 + static_cast<std::uint64_t>(s.tokens.back())));
     }
+  }
+
+  /// Its pages as bytes, and a new sequence from them, as Session::restore does it.
+  void save_and_restore(const Simulated& s) {
+    const std::size_t n = s.kv.length();
+    std::vector<std::uint64_t> first;
+    std::vector<std::vector<std::byte>> bytes(static_cast<std::size_t>(cache_->n_groups()));
+    for (std::size_t g = 0; g < bytes.size(); ++g) {
+      first.push_back(s.kv.first_page(g));
+      s.kv.read_pages(g, bytes[g]);
+    }
+    const std::vector<std::span<const std::byte>> pages(bytes.begin(), bytes.end());
+    auto restored =
+        std::make_unique<Simulated>(Simulated{KvSequence(cache_, kTokens), s.tokens, s.value});
+    restored->kv.seek(restored->tokens, n / kPageTokens * kPageTokens);
+    restored->kv.truncate(restored->kv.length() / kPageTokens * kPageTokens);
+    if (n == 0 || !restored->kv.adopt(n, first, pages)) return;
+    ++n_restored;
+    if (below(2) == 0) check_seen(*restored, n);
+    if (below(2) == 0) rewind(*restored, below(restored->tokens.size() + 1));
+    sequences_.push_back(std::move(restored));
   }
 
   void rewind(Simulated& s, std::size_t n) {
@@ -173,6 +197,7 @@ TEST_CASE("random operations agree with a simple model of the cache") {
       }
       if (config.prefix_cache) CHECK(simulation.hits > 20);
       CHECK(cache->counters().copied_pages > 10);
+      CHECK(simulation.n_restored > 10);
       simulation.end();
       for (int g = 0; g < cache->n_groups(); ++g) CHECK(cache->free_pages(g) == cache->n_pages(g));
     }
