@@ -190,8 +190,9 @@ enum class Backend { cpu, reference };
 /// How keys and values are stored. `automatic` is f16, and f32 for the reference backend. int8:
 /// codes with a scale for each token and 64 channels, about half of f16.
 enum class KvType { automatic, f32, f16, bf16, int8 };
-/// What activations are rounded to where they meet quantised weights on the cpu backend: int16
-/// costs more time and is as good as float (docs/performance.md).
+/// What activations are rounded to where they meet quantised weights on the cpu backend. int8: but
+/// int16 in front of the head and of the down projection, where rounding hurts most. int16
+/// everywhere costs more time and is as good as float (docs/performance.md).
 enum class Activations { int8, int16 };
 enum class LogLevel { info, warning };
 

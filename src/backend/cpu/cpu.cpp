@@ -36,13 +36,14 @@ struct Rows {
 
 /// Rows that weights are multiplied with: as int8 blocks, as floats, or both.
 struct Inputs {
-  Rows<ActBlock> acts;  // [rows][widest / 32], twice that for int16
+  Rows<ActBlock> acts;  // [rows][2 x widest / 32]: room for int16
   Rows<float> floats;   // [rows][widest]
 };
 
 /// How an operation's weights want their input.
 struct InputKind {
   bool integer = false, floats = false;
+  bool wide = false;  // integers are int16
   void add(const Weight& weight) { (packed_is_integer(weight.type) ? integer : floats) = true; }
 };
 
@@ -84,6 +85,11 @@ class CpuBackend final : public Backend {
   int n_inputs(Operation op) const {
     return op == Operation::logits ? static_cast<int>(logits_rows_.size()) : n_rows();
   }
+  /// Whether integer weights meet int16. Half of what int8 costs in quality arises in front of
+  /// these two (docs/performance.md).
+  bool is_wide(Operation op) const {
+    return all_wide_ || op == Operation::down || op == Operation::logits;
+  }
   InputKind input_kind(Operation op, int layer) const;
   bool made_by_producer(Operation op, int layer) const;
   bool has_prologue(Operation op, int layer) const {
@@ -98,8 +104,8 @@ class CpuBackend final : public Backend {
            : op == Operation::gate_up ? residual_[0][row]
                                       : nullptr;
   }
-  void multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in, int n_rows,
-                float* out, int out_stride, CpuWorker& w) const;
+  void multiply(Operation op, const Weight& weight, int first_group, int n_groups, const Inputs& in,
+                int n_rows, float* out, int out_stride, CpuWorker& w) const;
   void attended_row(int layer, int row, float* to) const;
   int n_rows() const { return static_cast<int>(batch_.rows.size()); }
   int item_groups() const { return n_rows() > kOwnRows ? kManyItemGroups : kFewItemGroups; }
@@ -113,7 +119,7 @@ class CpuBackend final : public Backend {
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const CpuKernels& kernels_;
-  const bool wide_;  // activations as int16
+  const bool all_wide_;
   Batch batch_;
   std::uint64_t memory_bytes_ = 0;
   std::uint64_t pass_ = 0;  // so that a worker knows whose rows it holds
@@ -137,7 +143,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     : spec_(spec),
       weights_(weights),
       kernels_(kernels),
-      wide_(limits.activations == Activations::int16) {
+      all_wide_(limits.activations == Activations::int16) {
   int q_width = 0, attended_width = 0, ff_width = 0, head_width = 0, group = 1, value_dim = 1,
       n_heads = 1;
   for (const LayerSpec& l : spec.layers) {
@@ -171,7 +177,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     take(to.data, cpu_size(n_rows) * cpu_size(width));
   };
   const auto take_inputs = [&](Inputs& to, int n_rows) {
-    take_rows(to.acts, n_rows, (wide_ ? 2 : 1) * widest / kActBlock);
+    take_rows(to.acts, n_rows, 2 * widest / kActBlock);
     take_rows(to.floats, n_rows, widest);
   };
   for (int i = 0; i < limits.n_workers; ++i) {
@@ -309,6 +315,7 @@ InputKind CpuBackend::input_kind(Operation op, int layer) const {
     case Operation::down: kind.add(l.down); break;
     default: kind.add(weights_.head);
   }
+  kind.wide = is_wide(op);
   return kind;
 }
 
@@ -324,8 +331,9 @@ bool CpuBackend::made_by_producer(Operation op, int layer) const {
 /// Columns [column, + n) of row `at`; column and n are multiples of 32 where weights are integer.
 void CpuBackend::set_input(Inputs& to, int at, int column, const float* x, int n,
                            InputKind kind) const {
-  if (kind.integer && wide_) kernels_.quantise_wide(x, n, to.acts[at] + 2 * (column / kActBlock));
-  if (kind.integer && !wide_) kernels_.quantise(x, n, to.acts[at] + column / kActBlock);
+  if (kind.integer && kind.wide)
+    kernels_.quantise_wide(x, n, to.acts[at] + 2 * (column / kActBlock));
+  if (kind.integer && !kind.wide) kernels_.quantise(x, n, to.acts[at] + column / kActBlock);
   if (kind.floats) std::memcpy(to.floats[at] + column, x, cpu_size(n) * sizeof(float));
 }
 
@@ -395,8 +403,9 @@ void CpuBackend::store_residual(Operation op, int layer, CpuWorker& w) {
 
 /// Row groups [first_group, + n_groups) of a weight times rows of input. Weights as the file has
 /// them are packed group by group: the same kernel, the same bits.
-void CpuBackend::multiply(const Weight& weight, int first_group, int n_groups, const Inputs& in,
-                          int n_rows, float* out, int out_stride, CpuWorker& w) const {
+void CpuBackend::multiply(Operation op, const Weight& weight, int first_group, int n_groups,
+                          const Inputs& in, int n_rows, float* out, int out_stride,
+                          CpuWorker& w) const {
   MatmulArgs args{&weight,
                   first_group,
                   n_groups,
@@ -405,7 +414,7 @@ void CpuBackend::multiply(const Weight& weight, int first_group, int n_groups, c
                   cpu_size(in.acts.width),
                   cpu_size(in.floats.width),
                   n_rows,
-                  wide_,
+                  is_wide(op),
                   out,
                   cpu_size(out_stride)};
   if (weight.group_bytes != 0) return kernels_.matmul(args);
@@ -438,7 +447,7 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
   const Vector& head_norm = is_q ? lw.q_norm : lw.k_norm;
   const int dim = is_q || is_k ? l.key_dim : l.value_dim;
   const int groups = weight.segment_groups();
-  multiply(weight, head * groups, groups, in, n_rows(), w.out[0], w.out.width, w);
+  multiply(Operation::qkv, weight, head * groups, groups, in, n_rows(), w.out[0], w.out.width, w);
 
   const RopeSpec& rope = spec_.ropes[cpu_size(l.rope)];
   const KvView& kv = batch_.kv[cpu_size(l.kv_group)];
@@ -545,7 +554,7 @@ void CpuBackend::project(Operation op, int layer, const Weight& weight, const Ve
                          int item, CpuWorker& w) {
   const Inputs& in = inputs(op, layer, w);
   const int first = item * item_groups(), n = std::min(item_groups(), weight.n_groups() - first);
-  multiply(weight, first, n, in, n_rows(), output_[0] + first * kRowGroup, output_.width, w);
+  multiply(op, weight, first, n, in, n_rows(), output_[0] + first * kRowGroup, output_.width, w);
   if (bias.empty()) return;
   const int end = std::min((first + n) * kRowGroup, weight.rows);
   for (int row = 0; row < n_rows(); ++row)
@@ -557,8 +566,8 @@ void CpuBackend::gate_up(int layer, int item, CpuWorker& w) {
   const Inputs& in = inputs(Operation::gate_up, layer, w);
   if (item == 0) store_residual(Operation::gate_up, layer, w);
   const int first = item * item_groups(), n = std::min(item_groups(), l.gate.n_groups() - first);
-  multiply(l.gate, first, n, in, n_rows(), w.out[0], w.out.width, w);
-  multiply(l.up, first, n, in, n_rows(), w.out2[0], w.out2.width, w);
+  multiply(Operation::gate_up, l.gate, first, n, in, n_rows(), w.out[0], w.out.width, w);
+  multiply(Operation::gate_up, l.up, first, n, in, n_rows(), w.out2[0], w.out2.width, w);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, l.gate.rows - begin);
   const InputKind kind = input_kind(Operation::down, layer);
   for (int row = 0; row < n_rows(); ++row) {
@@ -578,7 +587,7 @@ void CpuBackend::logits(int item, CpuWorker& w) {
   const int first = item * kHeadItemGroups,
             n = std::min(kHeadItemGroups, weights_.head.n_groups() - first);
   const int n_wanted = static_cast<int>(logits_rows_.size());
-  multiply(weights_.head, first, n, in, n_wanted, w.out[0], w.out.width, w);
+  multiply(Operation::logits, weights_.head, first, n, in, n_wanted, w.out[0], w.out.width, w);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, spec_.n_vocab - begin);
   for (int i = 0; i < n_wanted; ++i)
     std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(i)])].logits + begin, w.out[i],

@@ -287,6 +287,7 @@ DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
   int row = 0;
   if constexpr (kManyTokens) {
     if (a.wide) {
+      for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, true>(a, row);
       for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, true>(a, row);
     } else {
       for (; row + 12 <= a.n_rows; row += 12) matmul_tokens<Format, 12, false>(a, row);
