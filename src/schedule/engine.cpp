@@ -118,7 +118,8 @@ void Engine::plan(bool decoding) noexcept {
   for (auto at = active_.begin(); at != active_.end() && rows_.size() < max_rows_;) {
     Request& request = **at++;
     if ((request.sequence->pending() == 1) != decoding) continue;
-    if (!decoding) {
+    // Rows whose logits are asked for run in any case.
+    if (!decoding && request.sequence->pending() > request.n_wanted()) {
       request.resume();
       if (waits_for_prefix(request)) continue;
     }

@@ -19,6 +19,7 @@ TinySpec chat_spec() {
   TinySpec spec;
   spec.architecture = "gemma3";
   spec.n_layers = 2;
+  spec.window = 512;  // nothing leaves it here
   return spec;
 }
 decant::Model chat_model(std::size_t context = 400) {
