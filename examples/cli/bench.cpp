@@ -131,6 +131,10 @@ class Bench {
     const std::size_t reply = std::max<std::size_t>(deepest, 1) + o.generate + 1;
     const std::size_t context = std::max({o.prompt, reply, std::size_t{16}});
     if (!args.has("context")) options.context = context;
+    if (options.context < context)
+      throw UsageError("--context " + args.text("context") + ": these runs need " +
+                       std::to_string(context));
+    options.prefix_cache = false;  // each run computes all it times
     // Room in the pool for the widest batch, which is seldom as long as the longest session.
     constexpr std::size_t kPage = 16;
     const std::size_t batch_tokens = widest * ((o.generate + 1 + kPage) / kPage * kPage);
@@ -167,6 +171,12 @@ class Bench {
   double int8_peak() const { return int8_peak_; }
 
  private:
+  double layer_products() const { return static_cast<double>(info().layer_parameters); }
+  double all_products() const {
+    return layer_products() +
+           static_cast<double>(info().n_vocab) * static_cast<double>(info().n_embd);
+  }
+
   BenchRow prefill() {
     const std::size_t n = options_.prompt, passes = (n + chunk_ - 1) / chunk_;
     BenchRow row{.kind = "prefill", .tokens = n};
@@ -174,7 +184,7 @@ class Bench {
         static_cast<double>(passes * info().layer_weight_bytes + info().head_weight_bytes) /
             static_cast<double>(n) +
         kv_bytes(info(), 0, n) / static_cast<double>(std::min(n, chunk_));
-    row.products_per_token = static_cast<double>(info().layer_parameters);
+    row.products_per_token = layer_products();
     auto session = model_->session().value();
     RandomTokens random(info().n_vocab);
     measure(row, [&] {
@@ -193,7 +203,7 @@ class Bench {
     row.bytes_per_token =
         static_cast<double>(info().layer_weight_bytes + info().head_weight_bytes) +
         kv_bytes(info(), held, n);
-    row.products_per_token = static_cast<double>(info().layer_parameters);
+    row.products_per_token = all_products();
     auto session = model_->session().value();
     RandomTokens random(info().n_vocab);
     session.append(random.draw(held)).value();
@@ -214,7 +224,7 @@ class Bench {
         static_cast<double>(info().layer_weight_bytes + info().head_weight_bytes) /
             static_cast<double>(batch) +
         kv_bytes(info(), 0, n);
-    row.products_per_token = static_cast<double>(info().layer_parameters);
+    row.products_per_token = all_products();
     RandomTokens random(info().n_vocab);
     std::vector<decant::Session> sessions;
     for (std::size_t i = 0; i < batch; ++i) sessions.push_back(model_->session().value());

@@ -69,7 +69,7 @@ typedef struct decant_model_options {
   int threads;       /* 0: one per processor */
   size_t context;    /* tokens a session may hold; 0: min(the model's, 4096) */
   size_t sessions;   /* the KV pool holds so many full sessions */
-  int mapped;        /* not 0: map weights instead of reading them; the file must not shrink */
+  int mapped;        /* not 0: weights stay in the mapped file: slow; it must not shrink */
   /* Called while loading with 0..1, never falling; a result that is not 0 cancels. May be NULL. */
   int (*progress)(void* user, float fraction);
   void* progress_user;

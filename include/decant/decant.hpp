@@ -181,8 +181,9 @@ class Executor {
   /// The most threads that will be inside `fn` at a time, 1..64; asked once, at load.
   virtual int concurrency() const noexcept = 0;
   /// Calls fn(context) up to n times: on any threads, at the same time or one after the other.
-  /// Returns when all calls it made have returned, and makes none later. Called by the thread that
-  /// runs a step, and at load by the loading one.
+  /// Returns when all calls it made have returned, and makes none later; an exception counts as a
+  /// return. Called by the thread that runs a step, and at load by the loading one: by several at
+  /// the same time when models share the executor. No Model may be destroyed inside fn.
   virtual void run(int n, void (*fn)(void* context) noexcept, void* context) = 0;
 };
 
@@ -202,7 +203,8 @@ struct ModelOptions {
   /// this processor has. All give the same bits.
   std::string_view isa = {};
   int threads = 0;  ///< 0: one per processor, at most 64
-  /// Must outlive the model; null: the model has threads of its own, `threads` - 1 of them.
+  /// Must outlive the model, its sessions and replies; `threads` is then ignored. Null: the model
+  /// has threads of its own, `threads` - 1 of them.
   Executor* executor = nullptr;
   std::size_t context = 0;    ///< tokens a session may hold; 0: min(the model's, 4096)
   std::size_t sessions = 1;   ///< the KV pool holds so many full sessions

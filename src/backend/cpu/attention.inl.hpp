@@ -5,7 +5,6 @@
 // values (one chain for each element, positions ascending). Splits are merged in ascending order.
 // What a query does not see is skipped. So the bits do not depend on how queries share a tile.
 
-inline constexpr int kSplitTokens = 256;
 inline constexpr float kUnseen = -3.4e38f;  // e^(kUnseen - max) is exactly 0
 
 struct KvF32 {
@@ -75,7 +74,7 @@ DECANT_KERNEL void widen_values(const std::byte* codes, const std::byte* scales,
 
 /// Where keys or values are widened to: behind the queries, scores and outputs.
 DECANT_VEC float* widened(const AttendArgs& a, int page) {
-  return a.scratch + kQueries * (a.key_dim + kSplitTokens + kPageTokens + a.value_dim) +
+  return a.scratch + kQueries * (a.key_dim + kCpuSplit + kPageTokens + a.value_dim) +
          page * kPageTokens * a.key_dim;
 }
 /// The keys of a page as Kv::load reads them; `at` tells pages in use at the same time apart.
@@ -290,7 +289,7 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
   QueryTile<N> tile;
   tile.q = a.scratch;
   tile.scores = tile.q + kQueries * a.key_dim;
-  tile.output = tile.scores + kQueries * (kSplitTokens + kPageTokens);
+  tile.output = tile.scores + kQueries * (kCpuSplit + kPageTokens);
   int lowest = 1 << 30, highest_seen = 0;
   for (int i = 0; i < N; ++i) {
     const int query = first + i, position = a.first_position + query / a.group;
@@ -303,9 +302,9 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
     for (int d = 0; d < a.key_dim; ++d) tile.q[d * N + i] = q[d];
   }
   for (int split = a.first_split; split < a.first_split + a.n_splits; ++split) {
-    const int begin = split * kSplitTokens;
+    const int begin = split * kCpuSplit;
     const int from = begin > lowest ? begin : lowest;
-    const int to = begin + kSplitTokens < highest_seen ? begin + kSplitTokens : highest_seen;
+    const int to = begin + kCpuSplit < highest_seen ? begin + kCpuSplit : highest_seen;
     if (from >= to) continue;
     const int first_page = from / kPageTokens, last_page = (to - 1) / kPageTokens;
     const int pages_begin = first_page * kPageTokens;

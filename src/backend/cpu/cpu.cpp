@@ -20,7 +20,6 @@ constexpr int kFewItemGroups = 2;    // 32 columns: a whole block of the next op
 constexpr int kHeadItemGroups = 16;  // of the output head
 constexpr int kOwnRows = 8;          // up to here each worker makes the input rows for itself
 constexpr int kPrologueRows = 4;     // rows of a prologue's item
-constexpr int kSplit = 256;          // positions of an attention split
 
 std::size_t cpu_size(int n) { return static_cast<std::size_t>(n); }
 int cpu_blocks(int n, int block) { return (n + block - 1) / block; }
@@ -199,7 +198,7 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   take_rows(q_, rows, q_width);
   take_inputs(normed_, rows);
   take_inputs(made_, rows);
-  const int parts = cpu_blocks(limits.max_positions, kSplit) * kCpuAttentionRows;
+  const int parts = cpu_blocks(limits.max_positions, kCpuSplit) * kCpuAttentionRows;
   take_rows(part_max_, parts, n_heads);
   take_rows(part_sum_, parts, n_heads);
   take_rows(part_output_, parts, attended_width);
@@ -225,7 +224,7 @@ void CpuBackend::begin(const Batch& batch) {
     if (!continues) row_blocks_.push_back({row, 0, 0, 0});
     RowBlock& block = row_blocks_.back();
     ++block.n_rows;
-    block.n_splits = r.position / kSplit + 1;
+    block.n_splits = r.position / kCpuSplit + 1;
     most_splits = std::max(most_splits, block.n_splits);
   }
   // Few rows: one item for each split, so that all workers have some.
@@ -536,7 +535,7 @@ void CpuBackend::attend(int layer, int item, CpuWorker& w) {
 /// A row whose splits were attended apart: merged in ascending order.
 void CpuBackend::attended_row(int layer, int row, float* to) const {
   const LayerSpec& l = layer_spec(layer);
-  const int n_splits = batch_.rows[cpu_size(row)].position / kSplit + 1;
+  const int n_splits = batch_.rows[cpu_size(row)].position / kCpuSplit + 1;
   for (int h = 0; h < l.n_heads; ++h) {
     float max = 0.0f, sum = 0.0f;
     float* output = to + h * l.value_dim;

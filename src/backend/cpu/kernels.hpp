@@ -12,7 +12,7 @@ inline constexpr int kActBlock = 32;
 /// x is about d * (254 q + q of the second), the sums are of the whole, and the second has only q.
 struct alignas(64) ActBlock {
   std::int8_t q[kActBlock];
-  float d;             // max |x| / 127
+  float d;             // max |x| / 127, or / 32385
   float dsum;          // d * sum of q
   float dsum_half[2];  // the same of each half of 16
   std::int32_t nsum;   // - sum of q
@@ -56,19 +56,20 @@ struct AttendArgs {
   int first_position, n_rows;  // at most kCpuAttentionRows
   const float* q;              // [n_rows] rows of q_stride: [group][key_dim]
   std::size_t q_stride;
-  int first_split, n_splits;  // of 256 positions
+  int first_split, n_splits;  // of kCpuSplit positions
   float* scratch;             // attend_scratch(key_dim, value_dim)
   // For each query [n_rows][group]: merged over the given splits in ascending order.
   float* max;     // [n_rows * group]
   float* sum;     // 0: saw nothing
   float* output;  // [n_rows * group][value_dim], not yet divided by sum
 };
+inline constexpr int kCpuSplit = 256;  // positions of an attention split
 inline constexpr int kCpuAttentionRows = 16;
 inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
 inline constexpr int kCpuMaxPages = 4;     // whose keys it takes at a time
 inline constexpr std::size_t attend_scratch(int key_dim, int value_dim) {
   const auto keys = static_cast<std::size_t>(key_dim), values = static_cast<std::size_t>(value_dim);
-  return kCpuMaxQueries * (256 + 16 + keys + values) +
+  return kCpuMaxQueries * (kCpuSplit + kPageTokens + keys + values) +
          kCpuMaxPages * kPageTokens * (keys > values ? keys : values);
 }
 

@@ -1,5 +1,16 @@
 // Packed weights times rows of activations (part of kernels.inl.hpp).
 
+/// Asks for memory that is read soon. What hardware fetches by itself ends with each page of memory
+/// and with each short stream: about a third of the bandwidth (docs/performance.md).
+inline constexpr int kAhead = 4096;  // bytes of weights
+DECANT_VEC void prefetch(const std::byte* from, const std::byte* to) {
+#if defined(__GNUC__) || defined(__clang__)
+  for (; from < to; from += 64) __builtin_prefetch(from, 0, 3);
+#else
+  (void)from, (void)to;
+#endif
+}
+
 struct Codes {
   B lo[4], hi[4];  // columns 4 j .. 4 j + 3, and 16 + the same
 };

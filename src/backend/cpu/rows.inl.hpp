@@ -1,17 +1,6 @@
 // Kernels on single rows: norms, activations as int8, exp, RoPE, cache elements (part of
 // kernels.inl.hpp).
 
-/// Asks for memory that is read soon. What hardware fetches by itself ends with each page of memory
-/// and with each short stream: about a third of the bandwidth (docs/performance.md).
-inline constexpr int kAhead = 4096;  // bytes of weights
-DECANT_VEC void prefetch(const std::byte* from, const std::byte* to) {
-#if defined(__GNUC__) || defined(__clang__)
-  for (; from < to; from += 64) __builtin_prefetch(from, 0, 3);
-#else
-  (void)from, (void)to;
-#endif
-}
-
 /// p[0..n), zero behind; n < 16.
 DECANT_VEC F f_load_part(const float* p, int n) {
   float v[16] = {};

@@ -21,10 +21,6 @@ DECANT_VEC F f_mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 DECANT_VEC F f_div(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
 DECANT_VEC F f_fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 DECANT_VEC F f_max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
-DECANT_VEC F f_abs(F a) {
-  return {_mm512_castsi512_ps(
-      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7FFFFFFF)))};
-}
 DECANT_VEC F f_select_less(F a, F b, F yes, F no) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
 }

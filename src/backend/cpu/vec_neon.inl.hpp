@@ -32,7 +32,6 @@ DECANT_VEC F f_fma(F a, F b, F c) { DECANT_QUARTERS(F, vfmaq_f32(c.v[i], a.v[i],
 DECANT_VEC F f_max(F a, F b) {
   DECANT_QUARTERS(F, vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
 }
-DECANT_VEC F f_abs(F a) { DECANT_QUARTERS(F, vabsq_f32(a.v[i])); }
 DECANT_VEC F f_select_less(F a, F b, F yes, F no) {
   DECANT_QUARTERS(F, vbslq_f32(vcltq_f32(a.v[i], b.v[i]), yes.v[i], no.v[i]));
 }

@@ -32,9 +32,6 @@ DECANT_VEC F f_mul(F a, F b) { DECANT_LANES(F, a.v[i] * b.v[i]); }
 DECANT_VEC F f_div(F a, F b) { DECANT_LANES(F, a.v[i] / b.v[i]); }
 DECANT_VEC F f_fma(F a, F b, F c) { DECANT_LANES(F, fma_f32(a.v[i], b.v[i], c.v[i])); }
 DECANT_VEC F f_max(F a, F b) { DECANT_LANES(F, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-DECANT_VEC F f_abs(F a) {
-  DECANT_LANES(F, std::bit_cast<float>(std::bit_cast<std::uint32_t>(a.v[i]) & 0x7FFFFFFFu));
-}
 DECANT_VEC F f_select_less(F a, F b, F yes, F no) {
   DECANT_LANES(F, a.v[i] < b.v[i] ? yes.v[i] : no.v[i]);
 }
