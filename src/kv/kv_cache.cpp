@@ -327,7 +327,7 @@ Status KvSequence::reserve(std::size_t n_tokens) {
                         pool.n_free, pool.size(), need, n_tokens);
   }
   for (std::size_t g = 0; g < tables_.size(); ++g) {
-    KvCache::Pool& pool = cache.pools_[g];
+    [[maybe_unused]] KvCache::Pool& pool = cache.pools_[g];
     for (std::size_t i = n_pages_; i < wanted; ++i) tables_[g][i] = cache.take(g);
 #if !defined(DECANT_PLANTED_FAULT) || DECANT_PLANTED_FAULT != 1
     if (!writes_into_last || !cache.is_shared(g, tables_[g][last])) continue;
