@@ -10,7 +10,7 @@ case $tier in quick | full | all) ;; *) fail "usage: tests/run.sh [quick|full|al
 cd "$here"
 
 need_build_tools
-need_packages catch2 zlib1g-dev python3=python3 ccache=ccache
+need_packages catch2 zlib1g-dev libpcre2-dev python3=python3 ccache=ccache
 if [ "$tier" = all ]; then
   need_packages clang=clang++ qemu-user=qemu-aarch64 \
     g++-aarch64-linux-gnu=aarch64-linux-gnu-g++ g++-mingw-w64-x86-64-posix=x86_64-w64-mingw32-g++-posix
@@ -52,7 +52,10 @@ step() {
 build() {
   preset=$1
   shift
-  cmake --preset "$preset" -DDECANT_TESTS=$([ "$preset" = mingw ] && echo OFF || echo ON) >/dev/null &&
+  native=ON # libraries of this machine do not serve cross builds
+  case $preset in aarch64 | mingw) native=OFF ;; esac
+  cmake --preset "$preset" -DDECANT_TESTS=$([ "$preset" = mingw ] && echo OFF || echo ON) \
+    -DDECANT_PCRE2=$native >/dev/null &&
     cmake --build "build/$preset" -j "$jobs" ${*:+--target "$@"}
 }
 

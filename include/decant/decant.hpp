@@ -225,6 +225,9 @@ struct ModelOptions {
   /// files without a name get, with a warning, instead of answering `unsupported` to texts. The
   /// tokens of a text may then be unusual for the model.
   bool default_pre_tokenizer = false;
+  /// Or cut texts by this regular expression there (Perl syntax; of the model's tokenizer.json).
+  /// Needs a build with DECANT_PCRE2; an expression that is wrong is an error of the load.
+  std::string_view pre_tokenizer_pattern = {};
   bool profile = false;  ///< measure the time of each operation: see Model::metrics
   /// Called during load with 0..1, never falling; 1 only on success. Return false to cancel.
   bool (*progress)(void* user, float fraction) = nullptr;

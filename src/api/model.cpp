@@ -116,8 +116,9 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
     state.tokenizer_error = vocabulary.error();
     return {};
   }
-  if (callbacks.options.default_pre_tokenizer && vocabulary->model == "gpt2" &&
-      find_pre_tokenizer(vocabulary->pre) == nullptr) {
+  vocabulary->pattern = callbacks.options.pre_tokenizer_pattern;
+  if (callbacks.options.default_pre_tokenizer && vocabulary->pattern.empty() &&
+      vocabulary->model == "gpt2" && find_pre_tokenizer(vocabulary->pre) == nullptr) {
     callbacks.warn(
         "the pre-tokenizer '{}' (tokenizer.ggml.pre) is not known; '{}' is taken, and "
         "the tokens of a text may be unusual for the model",

@@ -68,10 +68,15 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabu
   const std::string_view name = vocabulary.model == "gemma4" ? "gemma4" : vocabulary.pre;
   auto t = std::make_unique<BpeTokenizer>();
   t->pre_ = find_pre_tokenizer(name);
+  if (!t->pre_ && !vocabulary.pattern.empty()) {
+    t->pre_ = find_pre_tokenizer(kDefaultPreTokenizer);  // for the rest of its rules
+    DECANT_ASSIGN(t->pattern_, Pattern::create(vocabulary.pattern));
+  }
   if (!t->pre_) {
     return make_error(ErrorCode::unsupported,
                       "the pre-tokenizer '{}' (tokenizer.ggml.pre) is not supported; token ids "
-                      "still work, and ModelOptions::default_pre_tokenizer takes the default one",
+                      "still work, and ModelOptions::default_pre_tokenizer takes the default one, "
+                      "pre_tokenizer_pattern one of your own",
                       name.substr(0, 64));
   }
   t->kind_ = "gpt2/" + std::string(name);
@@ -233,7 +238,7 @@ void BpeTokenizer::add_piece(std::string_view piece, Work& work, std::vector<Tok
   *slot = word;
 }
 
-void BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
+Status BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
   std::string plain;
   if (pre_->characters && text.find(kSpaceMark) != std::string_view::npos) {
     append_unmarked(text, plain);
@@ -242,7 +247,14 @@ void BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out)
   constexpr std::size_t kFewWords = 16, kManyWords = 8192;
   Work work;
   work.words.resize(std::bit_ceil(std::clamp(text.size() / 16, kFewWords, kManyWords)));
-  pre_->split(text, [&](std::string_view piece) { add_piece(piece, work, out); });
+  if (pattern_ == nullptr) {
+    pre_->split(text, [&](std::string_view piece) { add_piece(piece, work, out); });
+    return {};
+  }
+  std::vector<PreTokenMatch> pieces;
+  DECANT_TRY(pattern_->cut(text, pieces));
+  for (const PreTokenMatch& p : pieces) add_piece(text.substr(p.begin, p.end - p.begin), work, out);
+  return {};
 }
 
 std::size_t BpeTokenizer::table_bytes() const noexcept {

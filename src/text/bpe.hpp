@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 
+#include "text/pattern.hpp"
 #include "text/pre_tokenizer.hpp"
 #include "text/tokenizer.hpp"
 
@@ -50,14 +51,15 @@ class BpeTokenizer final : public Tokenizer {
   void split_symbols(std::string_view piece, Work& work) const;
   void merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
   void add_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
-  void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
+  Status tokenize_text(std::string_view text, std::vector<Token>& out) const override;
   std::size_t table_bytes() const noexcept override;
 
   const PreTokenizer* pre_ = nullptr;
-  std::array<Token, 256> byte_tokens_;  // -1: none
-  std::vector<Merge> merges_;           // by rank
-  std::vector<std::uint32_t> slots_;    // ranks by hash of (left, right), a power of two
-  PieceTable table_;                    // only if whole pieces are looked up
+  std::shared_ptr<const Pattern> pattern_;  // instead of pre_'s steps, or null
+  std::array<Token, 256> byte_tokens_;      // -1: none
+  std::vector<Merge> merges_;               // by rank
+  std::vector<std::uint32_t> slots_;        // ranks by hash of (left, right), a power of two
+  PieceTable table_;                        // only if whole pieces are looked up
 };
 
 }  // namespace decant::detail

@@ -76,7 +76,7 @@ void SpmTokenizer::add_candidate(Work& work, std::uint32_t left, std::uint32_t r
   std::push_heap(work.heap.begin(), work.heap.end());
 }
 
-void SpmTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
+Status SpmTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
   std::string plain;
   if (space_prefix_ || text.find(kSpaceMark) != std::string_view::npos) {
     if (space_prefix_) plain.push_back(' ');
@@ -97,6 +97,7 @@ void SpmTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out)
     merge_symbols(work, out);
     symbols.clear();
   }
+  return {};
 }
 
 void SpmTokenizer::merge_symbols(Work& work, std::vector<Token>& out) const {

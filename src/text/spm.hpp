@@ -41,7 +41,7 @@ class SpmTokenizer final : public Tokenizer {
   }
   void merge_symbols(Work& work, std::vector<Token>& out) const;
   void add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const;
-  void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
+  Status tokenize_text(std::string_view text, std::vector<Token>& out) const override;
   std::size_t table_bytes() const noexcept override;
 
   PieceTable table_;

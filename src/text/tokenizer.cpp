@@ -104,19 +104,24 @@ Status Tokenizer::tokenize(std::span<const TextSpan> spans, std::vector<Token>& 
   const std::string_view text = spans.size() == 1 ? spans[0].text : std::string_view(joined);
 
   const std::size_t n_before = out.size();
-  try {
+  const auto append_all = [&]() -> Status {
     std::size_t from = 0;
     for (const SpecialTokens::Match& match : specials_.find(text, special)) {
-      if (from < match.begin) tokenize_text(text.substr(from, match.begin - from), out);
+      if (from < match.begin) DECANT_TRY(tokenize_text(text.substr(from, match.begin - from), out));
       out.push_back(match.token);
       from = match.end;
     }
-    if (from < text.size()) tokenize_text(text.substr(from), out);
+    if (from < text.size()) DECANT_TRY(tokenize_text(text.substr(from), out));
+    return {};
+  };
+  try {
+    const Status appended = append_all();
+    if (!appended) out.resize(n_before);
+    return appended;
   } catch (...) {
     out.resize(n_before);
     throw;
   }
-  return {};
 }
 
 Status Tokenizer::detokenize(std::span<const Token> tokens, std::string& out) const {

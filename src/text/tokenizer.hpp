@@ -67,7 +67,7 @@ class Tokenizer {
  protected:
   Tokenizer() = default;
   /// The ids of a text, not empty, in which no special token is left.
-  virtual void tokenize_text(std::string_view text, std::vector<Token>& out) const = 0;
+  virtual Status tokenize_text(std::string_view text, std::vector<Token>& out) const = 0;
   virtual std::size_t table_bytes() const noexcept = 0;
 
   Pieces pieces_;

@@ -79,7 +79,7 @@ std::string UnigramTokenizer::normalize(std::string_view text) const {
   return out;
 }
 
-void UnigramTokenizer::tokenize_text(std::string_view raw, std::vector<Token>& out) const {
+Status UnigramTokenizer::tokenize_text(std::string_view raw, std::vector<Token>& out) const {
   const std::string text = normalize(raw);
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   std::vector<Step> best(text.size() + 1, Step{kNone, -1, 0});  // [place in the text]
@@ -126,6 +126,7 @@ void UnigramTokenizer::tokenize_text(std::string_view raw, std::vector<Token>& o
     after_unknown = step.token < 0 && !in_bytes;
   }
   std::reverse(out.begin() + static_cast<std::ptrdiff_t>(before), out.end());
+  return {};
 }
 
 std::size_t UnigramTokenizer::table_bytes() const noexcept {

@@ -22,7 +22,7 @@ class UnigramTokenizer final : public Tokenizer {
   };
 
   std::string normalize(std::string_view text) const;
-  void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
+  Status tokenize_text(std::string_view text, std::vector<Token>& out) const override;
   std::size_t table_bytes() const noexcept override;
 
   Charsmap charsmap_;

@@ -28,6 +28,8 @@ enum class TokenType : std::uint8_t {
 struct Vocabulary {
   std::string_view model;  ///< "gpt2", "llama", "bert", "t5", ...
   std::string_view pre;    ///< the pre-tokenizer's name; "default" if the file has none
+  std::string_view
+      pattern;  ///< the host's expression for a pre-tokenizer that is not known, or empty
   std::vector<std::string_view> tokens;  // [n_vocab]
   std::vector<float> scores;             // [n_vocab], or empty
   std::vector<TokenType> types;          // [n_vocab]; all normal if the file says nothing

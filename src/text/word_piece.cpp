@@ -127,7 +127,7 @@ void WordPieceTokenizer::add_word(std::string_view word, std::vector<Token>& out
   out.push_back(unknown_);
 }
 
-void WordPieceTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
+Status WordPieceTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
   std::string word = " ";
   const auto finish = [&] {
     if (word.size() > 1) add_word(word, out);
@@ -149,6 +149,7 @@ void WordPieceTokenizer::tokenize_text(std::string_view text, std::vector<Token>
     if (alone) finish();
   }
   finish();
+  return {};
 }
 
 std::size_t WordPieceTokenizer::table_bytes() const noexcept {

@@ -14,7 +14,7 @@ class WordPieceTokenizer final : public Tokenizer {
  private:
   void append_normalized(std::uint32_t c, std::string& out) const;
   void add_word(std::string_view word, std::vector<Token>& out) const;
-  void tokenize_text(std::string_view text, std::vector<Token>& out) const override;
+  Status tokenize_text(std::string_view text, std::vector<Token>& out) const override;
   std::size_t table_bytes() const noexcept override;
 
   PieceTable table_;
