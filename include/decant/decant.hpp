@@ -323,7 +323,8 @@ struct MemoryPlan {
 };
 
 /// One message of a conversation. `json` may carry an object whose members the chat template sees
-/// beside role and content, or instead of them: tool calls, content parts.
+/// beside role and content, or instead of them: tool calls, content parts. Its JSON may be nested
+/// 96 deep, with 4096 members in an object.
 struct Message {
   std::string role;
   std::string content;
@@ -332,8 +333,8 @@ struct Message {
 
 /// Renders a chat template (Jinja as transformers uses it) on its own. `variables`: a JSON object
 /// with messages, tools, add_generation_prompt, bos_token and whatever else the template reads; its
-/// member `now` ("2025-07-04T09:05:03") is what strftime_now shows. Errors: invalid_argument
-/// (syntax, and what the template raises), unsupported.
+/// member `now` ("2025-07-04T09:05:03") is what strftime_now shows. Limits as of Message::json.
+/// Errors: invalid_argument (syntax, and what the template raises), unsupported.
 DECANT_API Result<std::string> render_template(std::string_view source, std::string_view variables);
 
 class Session;
@@ -547,7 +548,8 @@ class DECANT_API Session {
   ~Session();
 
   /// Adds a message; the next generate renders the conversation and answers it. A session holds
-  /// either messages or raw text and tokens; mixing is invalid_state.
+  /// either messages or raw text and tokens; mixing is invalid_state. Errors: invalid_argument also
+  /// for a message without a role and for a `json` that is no object; then nothing changes.
   Status append(const Message& message);
   /// Adds raw text; the first text of a session gets the begin token if the model wants one.
   Status append(std::string_view text, const TextOptions& options = {});

@@ -1,6 +1,9 @@
 #include "api/chat.hpp"
 
+#include <array>
+
 #include "base/json.hpp"
+#include "text/jinja_value.hpp"
 
 namespace decant {
 
@@ -8,7 +11,40 @@ namespace detail {
 
 using ChatJson = nlohmann::ordered_json;
 
+// Of what a host gives as JSON; what a template builds around it has a little room to its own limit.
+static constexpr std::size_t kMaxJsonDepth = jinja::kMaxNesting - 4, kMaxJsonMembers = 4096;
+
+/// What a parsed text may cost is bounded before it is parsed: copies of it recurse, and a member
+/// of an object takes time in proportion to those before it.
+static Status check_chat_json(std::string_view json, std::string_view what) {
+  std::array<std::size_t, kMaxJsonDepth> members{};  // of what is open
+  std::size_t depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      if (depth == members.size())
+        return make_error(ErrorCode::invalid_argument, "{}: JSON is nested more than {} deep", what,
+                          members.size());
+      members[depth++] = 0;
+    } else if (c == '}' || c == ']') {
+      if (depth > 0) --depth;
+    } else if (c == ':' && depth > 0 && ++members[depth - 1] > kMaxJsonMembers) {
+      return make_error(ErrorCode::invalid_argument,
+                        "{}: an object of JSON has more than {} members", what,
+                        kMaxJsonMembers);
+    }
+  }
+  return {};
+}
+
 static Result<ChatJson> chat_object(std::string_view json, std::string_view what) {
+  DECANT_TRY(check_chat_json(json, what));
   ChatJson object = ChatJson::parse(json, nullptr, false);
   if (!object.is_object())
     return make_error(ErrorCode::invalid_argument, "{} is no JSON object", what);
@@ -19,9 +55,17 @@ static Result<ChatJson> chat_object(std::string_view json, std::string_view what
 static Result<ChatJson> chat_message(const Message& message) {
   ChatJson out = {{"role", message.role}, {"content", message.content}};
   if (message.json.empty()) return out;
-  DECANT_ASSIGN(const ChatJson more, chat_object(message.json, "Message::json"));
-  for (const auto& [key, value] : more.items()) out[key] = value;
+  DECANT_ASSIGN(ChatJson more, chat_object(message.json, "Message::json"));
+  for (auto& [key, value] : more.get_ref<ChatJson::object_t&>()) out[key] = std::move(value);
   return out;
+}
+
+Status check_message(const Message& message) {
+  if (message.role.empty())
+    return make_error(ErrorCode::invalid_argument, "a message needs a role");
+  if (message.json.empty()) return {};
+  DECANT_ASSIGN([[maybe_unused]] const ChatJson object, chat_object(message.json, "Message::json"));
+  return {};
 }
 
 Result<std::vector<TextPart>> render_conversation(const ModelState& model,

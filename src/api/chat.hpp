@@ -6,6 +6,9 @@
 
 namespace decant::detail {
 
+/// Errors: invalid_argument (no role, or a `json` that is no object or is too deep or too wide).
+Status check_message(const Message& message);
+
 /// Errors: unsupported (the model has no chat format), invalid_argument (also what the template
 /// itself raises; a message whose `json` is no object).
 Result<std::vector<TextPart>> render_conversation(const ModelState& model,

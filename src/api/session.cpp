@@ -114,8 +114,7 @@ Status Session::append(const Message& message) {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     DECANT_TRY(need_kind(s, SessionState::Kind::chat));
-    if (message.role.empty())
-      return make_error(ErrorCode::invalid_argument, "a message needs a role");
+    DECANT_TRY(check_message(message));
     DECANT_TRY(s.model->need_tokenizer());
     s.messages.push_back(message);
     s.kind = SessionState::Kind::chat;
