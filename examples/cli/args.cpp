@@ -1,6 +1,9 @@
 #include "args.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 namespace cli {
 
@@ -45,6 +48,19 @@ std::string Args::required(const std::string& flag) const {
 std::vector<std::string> Args::all(const std::string& flag) const {
   const auto at = given_.find(flag);
   return at == given_.end() ? std::vector<std::string>() : at->second;
+}
+
+std::string read_file(const std::string& path) {
+  const std::filesystem::path name(std::u8string(path.begin(), path.end()));
+  std::error_code error;
+  if (std::filesystem::is_directory(name, error)) throw std::runtime_error(path + " is a folder");
+  std::ifstream file(name, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot open " + path);
+  try {
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  } catch (const std::ios_base::failure&) {
+    throw std::runtime_error("cannot read " + path);
+  }
 }
 
 std::vector<decant::Token> parse_tokens(const std::string& what, std::string_view text) {

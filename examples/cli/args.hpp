@@ -47,6 +47,9 @@ class Args {
   std::map<std::string, std::vector<std::string>> given_;
 };
 
+/// All bytes of the file at a UTF-8 path. Throws with the path in the message.
+std::string read_file(const std::string& path);
+
 /// "1,2,3" to numbers.
 std::vector<decant::Token> parse_tokens(const std::string& what, std::string_view text);
 

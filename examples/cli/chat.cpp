@@ -1,9 +1,7 @@
 // decant chat, decant render: conversations and what they look like to the model.
 
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "args.hpp"
@@ -29,13 +27,6 @@ int chat(int argc, char** argv) {
   return 0;
 }
 
-static std::string read_text(const std::string& path) {
-  std::ifstream file(std::filesystem::path(std::u8string(path.begin(), path.end())),
-                     std::ios::binary);
-  if (!file) throw std::runtime_error("cannot open " + path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 /// The text of the token whose id the metadata gives, or nothing.
 static std::string token_text(const decant::Model& model, const decant::FileInfo& info,
                               std::string_view key) {
@@ -52,14 +43,22 @@ int render(int argc, char** argv) {
   if (args.has("model") == args.has("template")) throw UsageError("give --model or --template");
   if (args.has("messages") == args.has("context")) throw UsageError("give --messages or --context");
   const std::string path = args.text(args.has("messages") ? "messages" : "context");
-  auto variables = nlohmann::ordered_json::parse(read_text(path), nullptr, false);
-  if (!variables.is_object()) throw std::runtime_error(path + " holds no JSON object");
-  const auto set_default = [&](const char* name, nlohmann::ordered_json value) {
-    if (!variables.contains(name)) variables[name] = std::move(value);
+  std::string variables = read_file(path);
+  const std::size_t begin = std::min(variables.find_first_not_of(" \t\r\n"), variables.size());
+  if (begin == variables.size() || variables[begin] != '{')
+    throw std::runtime_error(path + " holds no JSON object");
+  // The library parses it, within its limits. Of equal members the last counts: defaults go first.
+  const auto set_default = [&](const char* name, const nlohmann::json& value) {
+    const std::size_t next = variables.find_first_not_of(" \t\r\n", begin + 1);
+    const bool alone = next != std::string::npos && variables[next] == '}';
+    const std::string shown =
+        value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    variables.insert(begin + 1,
+                     "\"" + std::string(name) + "\":" + shown + (alone ? "" : ","));
   };
   std::string source;
   if (args.has("template")) {
-    source = read_text(args.text("template"));
+    source = read_file(args.text("template"));
   } else {
     const decant::FileInfo info = decant::Model::inspect(args.text("model")).value();
     if (info.chat_template.empty()) throw std::runtime_error("the model has no chat template");
@@ -75,7 +74,7 @@ int render(int argc, char** argv) {
     set_default("documents", nullptr);
     set_default("add_generation_prompt", false);
   }
-  std::cout << decant::render_template(source, variables.dump()).value();
+  std::cout << decant::render_template(source, variables).value();
   return 0;
 }
 

@@ -1,9 +1,7 @@
 // decant logits, decant sample: numbers for those who check the library or sample themselves.
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "args.hpp"
@@ -15,10 +13,7 @@ static std::vector<decant::Token> token_flags(const Args& args) {
   if (args.has("tokens") == args.has("tokens-file"))
     throw UsageError("give --tokens or --tokens-file");
   if (args.has("tokens")) return parse_tokens("--tokens", args.text("tokens"));
-  std::ifstream file(args.text("tokens-file"), std::ios::binary);
-  if (!file) throw std::runtime_error("cannot open " + args.text("tokens-file"));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return parse_tokens(args.text("tokens-file"), text);
+  return parse_tokens(args.text("tokens-file"), read_file(args.text("tokens-file")));
 }
 
 int logits(int argc, char** argv) {
