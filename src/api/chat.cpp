@@ -11,7 +11,7 @@ namespace detail {
 
 using ChatJson = nlohmann::ordered_json;
 
-// Of what a host gives as JSON; what a template builds around it has a little room to its own limit.
+// Of JSON from the host; what is built around it has a little room to the templates' limit.
 static constexpr std::size_t kMaxJsonDepth = jinja::kMaxNesting - 4, kMaxJsonMembers = 4096;
 
 /// What a parsed text may cost is bounded before it is parsed: copies of it recurse, and a member

@@ -136,10 +136,14 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
     return tokenizer.error();
   }
   state.info.n_vocab = vocabulary->tokens.size();
-  for (Token t = 0; static_cast<std::size_t>(t) < vocabulary->tokens.size(); ++t) {
-    const bool ends = state.tokenizer != nullptr ? state.tokenizer->is_end(t)
-                                                 : t == vocabulary->eos || t == vocabulary->eot;
-    if (ends) state.end_tokens.push_back(t);
+  if (state.tokenizer != nullptr) {
+    const std::span<const Token> ends = state.tokenizer->end_tokens();
+    state.end_tokens.assign(ends.begin(), ends.end());
+  } else {
+    for (const auto& end : {std::min(vocabulary->eos, vocabulary->eot),
+                            std::max(vocabulary->eos, vocabulary->eot)})
+      if (end && (state.end_tokens.empty() || state.end_tokens.back() != *end))
+        state.end_tokens.push_back(*end);
   }
   return {};
 }

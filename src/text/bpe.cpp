@@ -108,7 +108,11 @@ void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
   const std::size_t n_merges = vocabulary.merges.size();
   merges_.reserve(n_merges);
   slots_.assign(std::bit_ceil(n_merges + n_merges / 2 + 1), kBpeNone);
-  std::unordered_map<std::string, Token> others;  // texts that are no pieces
+  seed_ = random_seed();
+  const auto hash = [this](const std::string& s) {
+    return static_cast<std::size_t>(piece_hash(s, seed_));
+  };
+  std::unordered_map<std::string, Token, decltype(hash)> others(0, hash);  // texts of no piece
   const auto number = [&](const std::string& text) {
     const Token token = table_.find(pieces_, text);
     if (token >= 0) return token;
@@ -134,9 +138,9 @@ void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
 
 // The slot that holds the pair's rank, or the empty one where it belongs.
 std::size_t BpeTokenizer::find_slot(Token left, Token right) const {
-  std::uint64_t h = static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
-  h *= 0x9e3779b97f4a7c15u;
-  std::size_t i = static_cast<std::size_t>(h >> 32) & (slots_.size() - 1);
+  const std::uint64_t pair =
+      static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
+  std::size_t i = static_cast<std::size_t>(hash_mix(pair ^ seed_)) & (slots_.size() - 1);
   for (;; i = (i + 1) & (slots_.size() - 1)) {
     const std::uint32_t rank = slots_[i];
     if (rank == kBpeNone || (merges_[rank].left == left && merges_[rank].right == right)) {

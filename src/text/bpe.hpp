@@ -59,6 +59,7 @@ class BpeTokenizer final : public Tokenizer {
   std::array<Token, 256> byte_tokens_;      // -1: none
   std::vector<Merge> merges_;               // by rank
   std::vector<std::uint32_t> slots_;        // ranks by hash of (left, right), a power of two
+  std::uint64_t seed_ = 0;                  // of that hash
   PieceTable table_;                        // only if whole pieces are looked up
 };
 

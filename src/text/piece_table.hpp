@@ -1,5 +1,6 @@
 // A flat hash table from the bytes of a piece to its token. The bytes stay where they are, in the
-// tokenizer's arena; a slot is 8 bytes and a third to two thirds of them are used.
+// tokenizer's arena; a slot is 8 bytes and a third to two thirds of them are used. Its hash has a
+// seed that no file can know, so that no vocabulary fills one place alone.
 #pragma once
 
 #include <bit>
@@ -9,9 +10,23 @@
 #include <string_view>
 #include <vector>
 
-#include <decant/decant.hpp>
+#include "base/hash.hpp"
+#include "base/platform/platform.hpp"
 
 namespace decant::detail {
+
+/// Eight bytes at a time; `seed` only decides where things lie, never what is found.
+inline std::uint64_t piece_hash(std::string_view bytes, std::uint64_t seed) {
+  std::uint64_t h = seed ^ bytes.size();
+  while (!bytes.empty()) {
+    std::uint64_t word = 0;
+    const std::size_t n = bytes.size() < 8 ? bytes.size() : 8;
+    std::memcpy(&word, bytes.data(), n);
+    bytes.remove_prefix(n);
+    h = hash_mix(h ^ word);
+  }
+  return h;
+}
 
 /// The pieces of a vocabulary, one after another in one arena.
 class Pieces {
@@ -42,7 +57,8 @@ class Pieces {
 class PieceTable {
  public:
   PieceTable() = default;
-  explicit PieceTable(std::size_t capacity) : slots_(std::bit_ceil(capacity + capacity / 2 + 1)) {}
+  explicit PieceTable(std::size_t capacity)
+      : slots_(std::bit_ceil(capacity + capacity / 2 + 1)), seed_(random_seed()) {}
 
   /// The first of equal pieces stays. At most `capacity` of them.
   void insert(const Pieces& pieces, Token token) {
@@ -75,21 +91,12 @@ class PieceTable {
   static bool is(const Slot& slot, std::uint32_t h, const Pieces& pieces, std::string_view bytes) {
     return slot.hash == h && pieces[static_cast<std::size_t>(slot.token)] == bytes;
   }
-  // Multiply and fold eight bytes at a time.
-  static std::uint32_t hash(std::string_view bytes) {
-    std::uint64_t h = bytes.size();
-    while (!bytes.empty()) {
-      std::uint64_t word = 0;
-      const std::size_t n = bytes.size() < 8 ? bytes.size() : 8;
-      std::memcpy(&word, bytes.data(), n);
-      bytes.remove_prefix(n);
-      h = (h ^ word) * 0x9e3779b97f4a7c15u;
-      h ^= h >> 32;
-    }
-    return static_cast<std::uint32_t>(h);
+  std::uint32_t hash(std::string_view bytes) const {
+    return static_cast<std::uint32_t>(piece_hash(bytes, seed_));
   }
 
   std::vector<Slot> slots_;  // a power of two
+  std::uint64_t seed_ = 0;
 };
 
 }  // namespace decant::detail

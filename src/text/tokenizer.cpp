@@ -75,6 +75,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
     const auto ends = std::span(kTokenizerEnds);
     if (std::find(ends.begin(), ends.end(), text) != ends.end()) t->end_tokens_.push_back(token);
   }
+  std::vector<Token>& ends = t->end_tokens_;
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   t->specials_ = SpecialTokens(std::move(always), std::move(control));
   return t;
 }
@@ -148,7 +151,7 @@ std::string_view Tokenizer::piece_bytes(Token token) const noexcept {
 }
 
 bool Tokenizer::is_end(Token token) const noexcept {
-  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+  return std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
 }
 
 std::size_t Tokenizer::memory_bytes() const noexcept {

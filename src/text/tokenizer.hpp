@@ -55,6 +55,7 @@ class Tokenizer {
   /// The model ends its turn with this token: the file's eos and eot, and special tokens whose text
   /// is a known end of a turn or text.
   bool is_end(Token token) const noexcept;
+  std::span<const Token> end_tokens() const noexcept { return end_tokens_; }  ///< ascending
   std::optional<Token> bos() const noexcept { return bos_; }
   bool add_bos() const noexcept { return add_bos_; }  ///< raw text begins with bos(), which exists
   /// What raw text ends with, if anything: the end of the text, or BERT's separator.
