@@ -125,6 +125,7 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
         vocabulary->pre.substr(0, 64), kDefaultPreTokenizer);
     vocabulary->pre = kDefaultPreTokenizer;
   }
+  for (const std::string& warning : vocabulary->warnings) callbacks.warn("{}", warning);
   auto tokenizer = Tokenizer::create(*vocabulary);
   if (tokenizer) {
     state.tokenizer = *std::move(tokenizer);

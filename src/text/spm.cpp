@@ -55,6 +55,7 @@ Result<std::unique_ptr<Tokenizer>> SpmTokenizer::create(const Vocabulary& vocabu
     const bool reachable = type == TokenType::user_defined ||
                            (type == TokenType::normal && text.find(' ') == std::string_view::npos);
     if (!reachable || piece.empty()) continue;
+    DECANT_TRY(vocabulary.check_score(i));
     t->table_.insert(t->pieces_, token);
     t->longest_piece_ = std::max(t->longest_piece_, piece.size());
     for (std::size_t k = 1; k < piece.size(); ++k) {

@@ -41,6 +41,7 @@ Result<std::unique_ptr<Tokenizer>> UnigramTokenizer::create(const Vocabulary& vo
       t->byte_tokens_[static_cast<std::size_t>(byte)] = token;
     } else if (type == TokenType::normal) {
       append_unmarked(vocabulary.tokens[i], piece);
+      DECANT_TRY(vocabulary.check_score(i));
       lowest = std::min(lowest, vocabulary.scores[i]);
       if (!piece.empty()) t->tokens_.push_back(token);
     } else if (type != TokenType::unused) {

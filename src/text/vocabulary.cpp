@@ -18,15 +18,25 @@ static Status vocabulary_same_length(std::string_view key, std::size_t found, st
                     kVocabularyTokens, wanted);
 }
 
-static Result<std::optional<Token>> vocabulary_id(const Gguf& file, std::string_view key,
-                                                  std::size_t n_vocab) {
-  if (!file.has(key)) return std::optional<Token>();
-  DECANT_ASSIGN(const std::uint64_t id, file.uint(key, 0));
-  if (id >= n_vocab) {
-    return make_error(ErrorCode::invalid_file, "{} is {}, but the vocabulary ends at {}", key, id,
-                      n_vocab - 1);
+// Writers say "none" with an id that no vocabulary has, mostly -1 in 32 bits.
+static Status vocabulary_id(const Gguf& file, std::string_view key, Vocabulary& v,
+                            std::optional<Token>& to) {
+  if (!file.has(key)) return {};
+  const std::size_t n_vocab = v.tokens.size();
+  std::uint64_t id = UINT64_MAX;
+  if (const auto number = file.uint(key, 0)) {
+    id = *number;
+  } else {
+    DECANT_ASSIGN(const std::vector<std::int64_t> numbers, file.integers(key));
+    if (numbers.size() != 1 || numbers[0] >= 0) return number.error();
   }
-  return std::optional(static_cast<Token>(id));
+  if (id < n_vocab) {
+    to = static_cast<Token>(id);
+    return {};
+  }
+  v.warnings.push_back(std::string(key) + " is outside the vocabulary of " +
+                       std::to_string(n_vocab) + " tokens; it is taken as absent");
+  return {};
 }
 
 static Result<std::optional<bool>> vocabulary_flag(const Gguf& file, std::string_view key) {
@@ -56,10 +66,6 @@ static Result<std::vector<float>> vocabulary_scores(const Gguf& file, std::size_
   if (!file.has(kKey)) return std::vector<float>();
   DECANT_ASSIGN(std::vector<float> scores, file.floats(kKey));
   DECANT_TRY(vocabulary_same_length(kKey, scores.size(), n_vocab));
-  for (std::size_t i = 0; i < n_vocab; ++i) {
-    if (std::isfinite(scores[i])) continue;
-    return make_error(ErrorCode::invalid_file, "{} of token {} is not a finite number", kKey, i);
-  }
   return scores;
 }
 
@@ -74,6 +80,12 @@ static Result<std::vector<std::uint8_t>> vocabulary_bytes(const Gguf& file, std:
     bytes.push_back(static_cast<std::uint8_t>(n));
   }
   return bytes;
+}
+
+Status Vocabulary::check_score(std::size_t token) const {
+  if (std::isfinite(scores[token])) return {};
+  return make_error(ErrorCode::invalid_file,
+                    "tokenizer.ggml.scores of token {} is not a finite number", token);
 }
 
 Result<Vocabulary> read_vocabulary(const Gguf& file) {
@@ -93,16 +105,14 @@ Result<Vocabulary> read_vocabulary(const Gguf& file) {
   DECANT_ASSIGN(v.scores, vocabulary_scores(file, n_vocab));
   DECANT_ASSIGN(v.types, vocabulary_types(file, n_vocab));
   DECANT_ASSIGN(v.merges, file.strings("tokenizer.ggml.merges"));
-  DECANT_ASSIGN(v.bos, vocabulary_id(file, "tokenizer.ggml.bos_token_id", n_vocab));
-  DECANT_ASSIGN(v.eos, vocabulary_id(file, "tokenizer.ggml.eos_token_id", n_vocab));
-  DECANT_ASSIGN(v.eot, vocabulary_id(file, "tokenizer.ggml.eot_token_id", n_vocab));
-  DECANT_ASSIGN(v.unk, vocabulary_id(file, "tokenizer.ggml.unknown_token_id", n_vocab));
-  DECANT_ASSIGN(v.pad, vocabulary_id(file, "tokenizer.ggml.padding_token_id", n_vocab));
-  DECANT_ASSIGN(v.cls, vocabulary_id(file, "tokenizer.ggml.cls_token_id", n_vocab));
-  DECANT_ASSIGN(v.sep, vocabulary_id(file, "tokenizer.ggml.seperator_token_id", n_vocab));
+  DECANT_TRY(vocabulary_id(file, "tokenizer.ggml.bos_token_id", v, v.bos));
+  DECANT_TRY(vocabulary_id(file, "tokenizer.ggml.eos_token_id", v, v.eos));
+  DECANT_TRY(vocabulary_id(file, "tokenizer.ggml.eot_token_id", v, v.eot));
+  DECANT_TRY(vocabulary_id(file, "tokenizer.ggml.unknown_token_id", v, v.unk));
+  DECANT_TRY(vocabulary_id(file, "tokenizer.ggml.cls_token_id", v, v.cls));
+  DECANT_TRY(vocabulary_id(file, "tokenizer.ggml.seperator_token_id", v, v.sep));
   DECANT_ASSIGN(v.add_bos, vocabulary_flag(file, "tokenizer.ggml.add_bos_token"));
   DECANT_ASSIGN(v.add_eos, vocabulary_flag(file, "tokenizer.ggml.add_eos_token"));
-  DECANT_ASSIGN(v.add_sep, vocabulary_flag(file, "tokenizer.ggml.add_sep_token"));
   DECANT_ASSIGN(v.add_space_prefix, vocabulary_flag(file, "tokenizer.ggml.add_space_prefix"));
   DECANT_ASSIGN(v.remove_extra_whitespaces,
                 vocabulary_flag(file, "tokenizer.ggml.remove_extra_whitespaces"));

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,13 +35,16 @@ struct Vocabulary {
   std::vector<float> scores;             // [n_vocab], or empty
   std::vector<TokenType> types;          // [n_vocab]; all normal if the file says nothing
   std::vector<std::string_view> merges;  ///< "left right", best first
-  std::optional<Token> bos, eos, eot, unk, pad, cls, sep;
+  std::optional<Token> bos, eos, eot, unk, cls, sep;  ///< of the vocabulary
   // Empty: the tokenizer's default.
-  std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
   std::optional<bool> lowercase, strip_accents;  ///< of WordPiece's normalizer
   std::vector<std::uint8_t> charsmap;            ///< SentencePiece's normalizer, or empty
   std::string_view chat_template;                ///< Jinja source, or empty
+  std::vector<std::string> warnings;             ///< what of the file was ignored
 
+  /// Errors: invalid_file (a score that is to be compared is not a finite number).
+  Status check_score(std::size_t token) const;
   std::size_t token_bytes() const {
     std::size_t n = 0;
     for (const std::string_view token : tokens) n += token.size();
@@ -49,8 +53,8 @@ struct Vocabulary {
 };
 
 /// Errors: unsupported (the file has no vocabulary), invalid_file naming the key (a value of a
-/// wrong type, sizes that differ, ids outside the vocabulary, unknown token types, scores that are
-/// not finite).
+/// wrong type, sizes that differ, unknown token types). A special id outside the vocabulary is
+/// absent, with a warning. Scores may be any floats: the tokenizers check those they use.
 Result<Vocabulary> read_vocabulary(const Gguf& file);
 
 }  // namespace decant::detail
