@@ -158,6 +158,7 @@ decant::Sampler sampler(const Args& args, decant::Sampler base) {
   base.sample_index = args.number("sample-index", base.sample_index);
   if (args.has("seed")) base.seed = args.number<std::uint64_t>("seed", 0);
   if (args.has("order")) base.order = order(args.text("order"));
+  base.validate().value();  // before a model is loaded for it
   return base;
 }
 

@@ -20,7 +20,7 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
   render      --model M | --template FILE (--messages F.json | --context F.json)
               the chat template's exact output; F.json: an object of variables
   tokenize    --model M [--no-special] [--no-bos] [--lines]
-              stdin (any bytes) to a JSON array of ids
+              stdin (any bytes) to a JSON array of ids; --no-bos leaves out begin and end token
   detokenize  --model M [--lines]
               a JSON array of ids on stdin to bytes (with --lines: to hex)
   logits      --model M --tokens 1,2,3 | --tokens-file F --output F.npy [--last N] [model flags]
@@ -37,7 +37,8 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
               what is in the file
 
 model flags:   --backend cpu|reference  --kv-type f32|f16|bf16|int8 or K,V  --threads N  --context N
-               --chunk N  --activations int8|int16  --isa portable
+               --chunk N  --activations int8|int16
+               --isa portable|avx2|avx512|neon
 sampler flags: --preset greedy|precise|balanced|creative  --temperature X  --top-k N  --top-p X
                --min-p X  --typical-p X  --repetition-penalty X  --frequency-penalty X
                --presence-penalty X  --penalty-last N  --seed N  --sample-index N

@@ -1,5 +1,6 @@
 // decant tokenize, decant detokenize: the vocabulary alone is loaded.
 
+#include <cstdint>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,20 @@ static T parse_json(const std::string& text, const std::string& where) {
   } catch (const nlohmann::json::exception& e) {
     throw std::runtime_error(where + ": " + e.what());
   }
+}
+
+/// JSON would turn 1.5, true and 2^32 + 1 into tokens without a word.
+static std::vector<decant::Token> parse_ids(const std::string& text, const std::string& where) {
+  std::vector<decant::Token> tokens;
+  for (const auto& id : parse_json<std::vector<nlohmann::json>>(text, where)) {
+    const bool whole = id.is_number_integer();
+    const bool fits = whole && (id.is_number_unsigned()
+                                    ? id.get<std::uint64_t>() <= INT32_MAX
+                                    : id.get<std::int64_t>() >= INT32_MIN);
+    if (!fits) throw std::runtime_error(where + ": " + id.dump() + " is no token id");
+    tokens.push_back(id.get<decant::Token>());
+  }
+  return tokens;
 }
 
 template <class Answer>
@@ -67,7 +82,7 @@ int detokenize(int argc, char** argv) {
   const Args args(argc, argv, {"model"}, {"lines"});
   const decant::Model model = load_vocabulary(args);
   const auto bytes = [&](const std::string& ids, const std::string& where) {
-    return model.detokenize(parse_json<std::vector<decant::Token>>(ids, where)).value();
+    return model.detokenize(parse_ids(ids, where)).value();
   };
   if (args.has("lines"))
     for_each_line(

@@ -200,7 +200,7 @@ enum class LogLevel { info, warning };
 struct ModelOptions {
   Backend backend = Backend::cpu;
   /// Instruction set of the cpu backend: "portable", "avx2", "avx512" or "neon"; empty: the best
-  /// this processor has. All give the same bits.
+  /// this processor has, and for the reference backend. All give the same bits.
   std::string_view isa = {};
   int threads = 0;  ///< 0: one per processor, at most 64
   /// Must outlive the model, its sessions and replies; `threads` is then ignored. Null: the model

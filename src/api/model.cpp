@@ -52,6 +52,10 @@ static Status check_options(const ModelOptions& o) {
   if (!known(o.kv_keys) || !known(o.kv_values)) return wrong("kv_keys and kv_values", "a KvType");
   if (o.backend != decant::Backend::cpu && o.backend != decant::Backend::reference)
     return wrong("backend", "cpu or reference");
+  if (o.activations != Activations::int8 && o.activations != Activations::int16)
+    return wrong("activations", "int8 or int16");
+  if (o.backend == decant::Backend::reference && !o.isa.empty())
+    return wrong("isa", "empty with the reference backend, which has no instruction sets");
   return {};
 }
 

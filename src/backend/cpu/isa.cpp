@@ -1,4 +1,6 @@
 // Which kernels this processor runs.
+#include <string>
+
 #include "backend/cpu/kernels.hpp"
 #include "base/platform/platform.hpp"
 
@@ -67,15 +69,17 @@ Result<const CpuKernels*> cpu_kernels(std::string_view isa) {
 #endif
     {&portable::kKernels, true},
   };
+  std::string usable;
+  bool known = false;
   for (const Entry& entry : entries) {
-    if (!isa.empty() && isa != entry.kernels->name) continue;
-    if (entry.runs) return entry.kernels;
-    if (!isa.empty())
-      return make_error(ErrorCode::unsupported, "this processor lacks the instruction set '{}'",
-                        isa);
+    if (entry.runs && (isa.empty() || isa == entry.kernels->name)) return entry.kernels;
+    if (isa == entry.kernels->name) known = true;
+    if (entry.runs) usable += (usable.empty() ? "" : ", ") + std::string(entry.kernels->name);
   }
-  return make_error(ErrorCode::unsupported, "no kernels for the instruction set '{}' in this build",
-                    isa);
+  return make_error(ErrorCode::unsupported,
+                    "{} the instruction set '{}'; this build and processor have {}",
+                    known ? "this processor lacks" : "there are no kernels for", isa.substr(0, 64),
+                    usable);
 }
 
 }  // namespace decant::detail

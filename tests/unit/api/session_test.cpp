@@ -434,6 +434,18 @@ TEST_CASE("options out of range are refused by name") {
     check_error(tiny.try_load(options), ErrorCode::invalid_argument, name);
   };
   refused([](ModelOptions& o) { o.threads = -1; }, "threads");
+  refused([](ModelOptions& o) { o.activations = static_cast<decant::Activations>(2); },
+          "activations");
+  refused(
+      [](ModelOptions& o) {
+        o.backend = decant::Backend::reference;
+        o.isa = "portable";
+      },
+      "isa");
+  ModelOptions unheard;
+  unheard.isa = "unheard-of";
+  check_error(tiny.try_load(unheard), ErrorCode::unsupported, "unheard-of");
+  check_error(tiny.try_load(unheard), ErrorCode::unsupported, "portable");
   refused([](ModelOptions& o) { o.threads = 65; }, "threads");
   refused([](ModelOptions& o) { o.chunk = 0; }, "chunk");
   refused([](ModelOptions& o) { o.chunk = 4097; }, "chunk");
