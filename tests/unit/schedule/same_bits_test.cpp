@@ -4,10 +4,13 @@
 // right thing is tested elsewhere (golden data, attention and RoPE against oracles).
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <set>
 
+#include "base/float16.hpp"
 #include "support/catch.hpp"
 #include "support/host_mode.hpp"
 #include "support/temp_folder.hpp"
@@ -24,12 +27,14 @@ namespace {
 /// A tiny model on one of the backends.
 struct Variant : TinySpec {
   decant::Backend backend = decant::Backend::cpu;
+  decant::Activations activations = decant::Activations::int8;
 };
 
 ModelOptions options_of(const Variant& variant, int threads, std::size_t chunk, KvType kv,
                         std::size_t sessions = 1) {
   ModelOptions options;
   options.backend = variant.backend;
+  options.activations = variant.activations;
   options.threads = threads;
   options.chunk = chunk;
   options.kv_keys = options.kv_values = kv;
@@ -114,6 +119,94 @@ TEST_CASE("logits and tokens do not depend on chunks and threads") {
           CHECK(outcome(model, prompt) == expected);
         }
     }
+}
+
+namespace {
+
+/// A model whose matrices are Q8_0 (format/tensor_type.hpp), an even number of blocks.
+TinyModel integer_model(const TinySpec& spec) {
+  TinyModel tiny = random_model(spec);
+  for (TinyModel::Tensor& t : tiny.tensors) {
+    if (t.shape.size() != 2 || t.shape[0] % 32 != 0) continue;
+    std::vector<std::byte> blocks;
+    for (std::size_t at = 0; at < t.data.size(); at += 32) {
+      float most = 1e-3f;
+      for (std::size_t i = 0; i < 32; ++i) most = std::max(most, std::abs(t.data[at + i]));
+      const std::uint16_t scale = decant::detail::f32_to_f16(most / 127);
+      std::byte block[34];
+      std::memcpy(block, &scale, 2);
+      for (std::size_t i = 0; i < 32; ++i)
+        block[2 + i] = static_cast<std::byte>(
+            static_cast<std::int8_t>(std::lround(t.data[at + i] * 126 / most)));
+      blocks.insert(blocks.end(), block, block + 34);
+    }
+    REQUIRE(blocks.size() % sizeof(float) == 0);
+    t.type = 8;
+    t.data.resize(blocks.size() / sizeof(float));
+    std::memcpy(t.data.data(), blocks.data(), blocks.size());
+  }
+  return tiny;
+}
+
+/// A host's threads: `concurrency` calls at the same time, or one after the other.
+struct HostThreads final : decant::Executor {
+  HostThreads(int n, bool at_once) : n_threads(n), at_once(at_once) {}
+  int concurrency() const noexcept override { return n_threads; }
+  void run(int n, void (*fn)(void*) noexcept, void* context) override {
+    ++calls;
+    most = std::max(most, n);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < n; ++i)
+      if (at_once)
+        threads.emplace_back(fn, context);
+      else
+        fn(context);
+    for (std::thread& t : threads) t.join();
+  }
+  int n_threads, calls = 0, most = 0;
+  bool at_once;
+};
+
+}  // namespace
+
+TEST_CASE("the host's executor and activations of 16 bits: the same bits in every way too") {
+  const std::vector<Token> prompt = TinyRandom(12).tokens(20);
+  for (Variant spec : all_variants()) {
+    std::vector<float> int8_logits;
+    for (const auto activations : {decant::Activations::int8, decant::Activations::int16}) {
+      spec.activations = activations;
+      spec.n_embd = spec.n_ff = 64;
+      const TinyModel tiny = integer_model(spec);
+      auto measure = tiny.load(options_of(spec, 1, 512, KvType::f16));
+      const Outcome expected = outcome(measure, prompt, 4);
+      // Only the reference backend does not round activations.
+      const bool same = same_bits(int8_logits.empty() ? expected.logits : int8_logits,
+                                  expected.logits);
+      CHECK(same == (activations == decant::Activations::int8 ||
+                     spec.backend == decant::Backend::reference));
+      int8_logits = expected.logits;
+      for (const std::size_t chunk : {7u, 512u}) {
+        CAPTURE(spec.architecture, static_cast<int>(spec.backend), static_cast<int>(activations),
+                chunk);
+        for (const int threads : {1, 3}) {
+          auto model = tiny.load(options_of(spec, threads, chunk, KvType::f16));
+          CHECK(outcome(model, prompt, 4) == expected);
+        }
+        for (const bool at_once : {false, true})
+          for (const int n : {1, 2}) {
+            CAPTURE(at_once, n);
+            HostThreads host(n, at_once);
+            ModelOptions options = options_of(spec, 0, chunk, KvType::f16);
+            options.executor = &host;
+            auto model = tiny.load(options);
+            const int at_load = host.calls;
+            CHECK(outcome(model, prompt, 4) == expected);
+            CHECK(host.most <= n);
+            CHECK((n == 1 || host.calls > at_load));
+          }
+      }
+    }
+  }
 }
 
 TEST_CASE("KV types differ in their bits, so that the tests above compare different pages") {
