@@ -21,7 +21,14 @@ inline constexpr std::size_t kMaxErrorText = 1024;
 
 /// Formats into `to`, as far as it reaches; returns what was written.
 std::string_view format_into(std::span<char> to, fmt::string_view format, fmt::format_args args);
-Error format_error(ErrorCode code, fmt::string_view format, fmt::format_args args);
+/// Never inlined: its buffer would grow the stack frames of recursive callers in the one-file
+/// build.
+#if defined(_MSC_VER)
+__declspec(noinline)
+#else
+[[gnu::noinline]]
+#endif
+    Error format_error(ErrorCode code, fmt::string_view format, fmt::format_args args);
 
 /// The text is formatted into a fixed buffer and cut at 1 KiB. `format` is a literal.
 template <class... Args>
@@ -38,8 +45,8 @@ Error current_exception_error() noexcept;
 #define DECANT_CONCAT(a, b) DECANT_CONCAT_(a, b)
 
 /// Returns the error of a Status or Result from the enclosing function, if it has one.
-#define DECANT_TRY(...)                                                      \
-  do {                                                                       \
+#define DECANT_TRY(...)                                                             \
+  do {                                                                              \
     if (auto decant_try_ = (__VA_ARGS__); !decant_try_) return decant_try_.error(); \
   } while (false)
 
