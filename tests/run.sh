@@ -52,10 +52,7 @@ step() {
 build() {
   preset=$1
   shift
-  native=ON # libraries of this machine do not serve cross builds
-  case $preset in aarch64 | mingw) native=OFF ;; esac
-  cmake --preset "$preset" -DDECANT_TESTS=$([ "$preset" = mingw ] && echo OFF || echo ON) \
-    -DDECANT_PCRE2=$native >/dev/null &&
+  cmake --preset "$preset" -DDECANT_TESTS=$([ "$preset" = mingw ] && echo OFF || echo ON) >/dev/null &&
     cmake --build "build/$preset" -j "$jobs" ${*:+--target "$@"}
 }
 
