@@ -37,6 +37,11 @@ struct LoadCallbacks {
   }
 };
 
+/// Of a model without an executor.
+static int own_threads(const ModelOptions& o) {
+  return o.threads != 0 ? o.threads : std::min(processor_count(), kMaxThreads);
+}
+
 static Status check_options(const ModelOptions& o) {
   const auto wrong = [](std::string_view field, std::string_view wanted) {
     return make_error(ErrorCode::invalid_argument, "ModelOptions::{} must be {}", field, wanted);
@@ -46,8 +51,8 @@ static Status check_options(const ModelOptions& o) {
   if (o.chunk < 1 || o.chunk > 4096) return wrong("chunk", "1 to 4096");
   if (o.sessions < 1 || o.sessions > 65536) return wrong("sessions", "1 to 65536");
   const auto known = [](KvType t) {
-    return t == KvType::automatic || t == KvType::f32 || t == KvType::f16 ||
-           t == KvType::bf16 || t == KvType::int8;
+    return t == KvType::automatic || t == KvType::f32 || t == KvType::f16 || t == KvType::bf16 ||
+           t == KvType::int8;
   };
   if (!known(o.kv_keys) || !known(o.kv_values)) return wrong("kv_keys and kv_values", "a KvType");
   if (o.backend != decant::Backend::cpu && o.backend != decant::Backend::reference)
@@ -145,8 +150,8 @@ static Status load_vocabulary(const Gguf& file, const LoadCallbacks& callbacks, 
     const std::span<const Token> ends = state.tokenizer->end_tokens();
     state.end_tokens.assign(ends.begin(), ends.end());
   } else {
-    for (const auto& end : {std::min(vocabulary->eos, vocabulary->eot),
-                            std::max(vocabulary->eos, vocabulary->eot)})
+    for (const auto& end :
+         {std::min(vocabulary->eos, vocabulary->eot), std::max(vocabulary->eos, vocabulary->eot)})
       if (end && (state.end_tokens.empty() || state.end_tokens.back() != *end))
         state.end_tokens.push_back(*end);
   }
@@ -246,11 +251,8 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   ModelInfo& info = state.info;
   const std::size_t n_tokens = info.n_vocab;  // of the tokenizer; 0: there is none
   DECANT_ASSIGN(EngineSetup setup, set_up_engine(*file, options, callbacks, info));
-  auto pool = options.executor != nullptr
-                  ? std::make_unique<ThreadPool>(*options.executor)
-                  : std::make_unique<ThreadPool>(options.threads != 0
-                                                     ? options.threads
-                                                     : std::min(processor_count(), kMaxThreads));
+  auto pool = options.executor != nullptr ? std::make_unique<ThreadPool>(*options.executor)
+                                          : std::make_unique<ThreadPool>(own_threads(options));
   setup.weights.pool = pool.get();
   setup.weights.progress = LoadCallbacks::progress;
   setup.weights.progress_user = &callbacks;
@@ -264,9 +266,8 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   fingerprint = hash_word(fingerprint, setup.engine.kernels == nullptr ? 1 : 2);
   fingerprint = hash_word(fingerprint, static_cast<std::uint64_t>(options.activations));
   const KvConfig& kv = setup.engine.kv;
-  setup.engine.kv.salt =
-      hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),
-                static_cast<std::uint64_t>(kv.values));
+  setup.engine.kv.salt = hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),
+                                   static_cast<std::uint64_t>(kv.values));
   if (!options.mapped) file = nullptr;
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, std::move(weights),
                                              std::move(pool), setup.engine));
@@ -288,14 +289,11 @@ static Result<MemoryPlan> measure_model(const Gguf& file, const ModelOptions& op
   quiet.log = nullptr;
   const LoadCallbacks callbacks{quiet};
   DECANT_TRY(load_vocabulary(file, callbacks, state));
-  DECANT_ASSIGN(EngineSetup setup,
-                set_up_engine(file, options, callbacks, state.info));
+  DECANT_ASSIGN(EngineSetup setup, set_up_engine(file, options, callbacks, state.info));
   setup.weights.measure = true;
-  DECANT_ASSIGN(const LoadedWeights weights,
-                LoadedWeights::load(file, setup.spec, setup.weights));
-  const int wanted = options.executor != nullptr ? options.executor->concurrency()
-                     : options.threads != 0      ? options.threads
-                                                 : std::min(processor_count(), kMaxThreads);
+  DECANT_ASSIGN(const LoadedWeights weights, LoadedWeights::load(file, setup.spec, setup.weights));
+  const int wanted =
+      options.executor != nullptr ? options.executor->concurrency() : own_threads(options);
   DECANT_ASSIGN(const std::uint64_t backend,
                 Engine::measure_backend(setup.spec, weights, std::clamp(wanted, 1, kMaxThreads),
                                         setup.engine));

@@ -8,7 +8,6 @@
 
 namespace decant::detail {
 
-static constexpr std::uint64_t kPoolItems = 0xFFFFFFFFu;
 static constexpr int kPoolSpins = 1000;
 
 static void pool_pause() noexcept {
@@ -72,11 +71,11 @@ void ThreadPool::start_stage() noexcept {
 bool ThreadPool::run_item(int worker) noexcept {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
   do {
-    if ((ticket & kPoolItems) == 0) return false;
+    if ((ticket & kItems) == 0) return false;
   } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire));
   // The stage cannot end before this item does, so its fields stay as they are.
-  stages_->run(n_items_ - static_cast<std::size_t>(ticket & kPoolItems), worker);
+  stages_->run(n_items_ - static_cast<std::size_t>(ticket & kItems), worker);
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) start_stage();
   return true;
 }

@@ -49,13 +49,14 @@ class ThreadPool {
   void run(std::size_t n_items, ItemFunction fn, void* context) noexcept;
 
  private:
+  static constexpr std::uint64_t kItems = 0xFFFFFFFFu;  // of ticket_
   void work(int worker) noexcept;
   void help(int worker) noexcept;
   bool run_item(int worker) noexcept;
   void start_stage() noexcept;
   template <class Ready>
   void wait_until(Ready ready) noexcept;
-  bool has_items() const { return (ticket_.load(std::memory_order_seq_cst) & 0xFFFFFFFFu) != 0; }
+  bool has_items() const { return (ticket_.load(std::memory_order_seq_cst) & kItems) != 0; }
 
   int n_workers_;
   Executor* executor_ = nullptr;

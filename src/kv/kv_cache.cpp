@@ -12,6 +12,14 @@ namespace decant::detail {
 
 static constexpr std::size_t kv_page_alignment = 64;
 
+static Error kv_full_error(std::size_t n_free, std::size_t n_pages, std::size_t needed,
+                           const char* what_for, std::size_t n_tokens) {
+  return make_error(ErrorCode::out_of_memory,
+                    "the KV pool has {} of {} pages left and {} more are needed {} {} tokens; "
+                    "raise ModelOptions::kv_memory or sessions, or drop a session",
+                    n_free, n_pages, needed, what_for, n_tokens);
+}
+
 static std::size_t kv_pages_for(std::size_t n_tokens) {
   return n_tokens / kPageTokens + (n_tokens % kPageTokens != 0 ? 1 : 0);
 }
@@ -320,11 +328,7 @@ Status KvSequence::reserve(std::size_t n_tokens) {
       const auto page = static_cast<std::size_t>(tables_[g][last]);
       if (pool.references[page] > 1) ++need;
     }
-    if (pool.n_free < need)
-      return make_error(ErrorCode::out_of_memory,
-                        "the KV pool has {} of {} pages left and {} more are needed for {} tokens; "
-                        "raise ModelOptions::kv_memory or sessions, or drop a session",
-                        pool.n_free, pool.size(), need, n_tokens);
+    if (pool.n_free < need) return kv_full_error(pool.n_free, pool.size(), need, "for", n_tokens);
   }
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     [[maybe_unused]] KvCache::Pool& pool = cache.pools_[g];
@@ -514,10 +518,7 @@ Status KvSequence::adopt(std::size_t n_tokens, std::span<const std::uint64_t> fi
     const KvCache::Pool& pool = cache.pools_[g];
     const std::size_t need = wanted - std::max(static_cast<std::size_t>(first_pages[g]), n_pages_);
     if (pool.n_free < need)
-      return make_error(ErrorCode::out_of_memory,
-                        "the KV pool has {} of {} pages left and {} more are needed to restore {} "
-                        "tokens; raise ModelOptions::kv_memory or sessions, or drop a session",
-                        pool.n_free, pool.size(), need, n_tokens);
+      return kv_full_error(pool.n_free, pool.size(), need, "to restore", n_tokens);
   }
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     const auto first = static_cast<std::size_t>(first_pages[g]);

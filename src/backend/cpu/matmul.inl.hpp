@@ -69,65 +69,29 @@ DECANT_VEC void unpack8(const std::byte*& p, Codes& c) {
 
 /// What a format's reader hands on for a block of 16 rows x 32 columns.
 /// kBits: of a code; kZero: log2 of the zero point, -1: none; kHalves: a scale for each 16 columns.
-struct FormatQ4_0 {
-  static constexpr int kBits = 4, kZero = 3;
-  static constexpr bool kHalves = false, kMin = false;
+template <int Bits, bool Min>
+struct FormatBlock32 {
+  static constexpr int kBits = Bits, kZero = Min ? -1 : Bits - 1;
+  static constexpr bool kHalves = false, kMin = Min;
   Codes c;
   F s[1], m[1];
   DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
     s[0] = f_from_f16(p);
-    p += 32;
-    unpack4(p, c);
+    if constexpr (Min) m[0] = f_from_f16(p + 32);
+    p += Min ? 64 : 32;
+    if constexpr (Bits == 8) {
+      unpack8(p, c);
+    } else {
+      unpack4(p, c);
+      if constexpr (Bits == 5) unpack_top1<4>(p, c);
+    }
   }
 };
-struct FormatQ4_1 {
-  static constexpr int kBits = 4, kZero = -1;
-  static constexpr bool kHalves = false, kMin = true;
-  Codes c;
-  F s[1], m[1];
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
-    s[0] = f_from_f16(p);
-    m[0] = f_from_f16(p + 32);
-    p += 64;
-    unpack4(p, c);
-  }
-};
-struct FormatQ5_0 {
-  static constexpr int kBits = 5, kZero = 4;
-  static constexpr bool kHalves = false, kMin = false;
-  Codes c;
-  F s[1], m[1];
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
-    s[0] = f_from_f16(p);
-    p += 32;
-    unpack4(p, c);
-    unpack_top1<4>(p, c);
-  }
-};
-struct FormatQ5_1 {
-  static constexpr int kBits = 5, kZero = -1;
-  static constexpr bool kHalves = false, kMin = true;
-  Codes c;
-  F s[1], m[1];
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
-    s[0] = f_from_f16(p);
-    m[0] = f_from_f16(p + 32);
-    p += 64;
-    unpack4(p, c);
-    unpack_top1<4>(p, c);
-  }
-};
-struct FormatQ8_0 {
-  static constexpr int kBits = 8, kZero = 7;
-  static constexpr bool kHalves = false, kMin = false;
-  Codes c;
-  F s[1], m[1];
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
-    s[0] = f_from_f16(p);
-    p += 32;
-    unpack8(p, c);
-  }
-};
+using FormatQ4_0 = FormatBlock32<4, false>;
+using FormatQ4_1 = FormatBlock32<4, true>;
+using FormatQ5_0 = FormatBlock32<5, false>;
+using FormatQ5_1 = FormatBlock32<5, true>;
+using FormatQ8_0 = FormatBlock32<8, false>;
 /// Super-blocks of 256 columns: f16 scales, then a byte for each sub-scale. d x sc is exact.
 struct FormatQ4_K {
   static constexpr int kBits = 4, kZero = -1;

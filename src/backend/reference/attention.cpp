@@ -36,7 +36,11 @@ std::uint64_t AttentionScratch::bytes(int max_group, int max_key_dim, int max_va
           queries * (kAttentionSplit + 2 + static_cast<std::uint64_t>(max_value_dim)));
 }
 
-static void attention_widen(const std::byte* from, KvType type, std::size_t n, double* to) {
+/// A page's keys or values in the order of their type; `scales` only of int8.
+static void attention_widen(const std::byte* from, const std::byte* scales, KvType type, bool keys,
+                            int dim, double* to) {
+  if (type == KvType::int8) return attention_widen_int8(from, scales, keys, dim, to);
+  const std::size_t n = static_cast<std::size_t>(dim) * kPageTokens;
   for (std::size_t i = 0; i < n; ++i) {
     if (type != KvType::f32) {
       std::uint16_t half;
@@ -77,12 +81,8 @@ void attend_reference(const AttentionQuery& query, AttentionScratch& s) noexcept
     for (int page = first_page; page <= last_page; ++page) {
       const std::int32_t at_page = query.block_table[page];
       const std::byte* keys = query.kv->keys(at_page, layer.kv_slot, query.kv_head);
-      if (query.kv->key_type == KvType::int8)
-        attention_widen_int8(keys, query.kv->key_scales(at_page, layer.kv_slot, query.kv_head),
-                             true, key_dim, s.page.data());
-      else
-        attention_widen(keys, query.kv->key_type, static_cast<std::size_t>(key_dim) * kPageTokens,
-                        s.page.data());
+      attention_widen(keys, query.kv->key_scales(at_page, layer.kv_slot, query.kv_head),
+                      query.kv->key_type, true, key_dim, s.page.data());
       for (int i = 0; i < n; ++i) {
         const float* q = query.q + static_cast<std::size_t>(i / group) * query.q_stride +
                          (query.kv_head * group + i % group) * key_dim;
@@ -132,12 +132,8 @@ void attend_reference(const AttentionQuery& query, AttentionScratch& s) noexcept
     for (int page = first_page; page <= last_page; ++page) {
       const std::int32_t at_page = query.block_table[page];
       const std::byte* values = query.kv->values(at_page, layer.kv_slot, query.kv_head);
-      if (query.kv->value_type == KvType::int8)
-        attention_widen_int8(values, query.kv->value_scales(at_page, layer.kv_slot, query.kv_head),
-                             false, value_dim, s.page.data());
-      else
-        attention_widen(values, query.kv->value_type,
-                        static_cast<std::size_t>(value_dim) * kPageTokens, s.page.data());
+      attention_widen(values, query.kv->value_scales(at_page, layer.kv_slot, query.kv_head),
+                      query.kv->value_type, false, value_dim, s.page.data());
       for (int i = 0; i < n; ++i) {
         const int row = i / group;
         const int from = std::max(page * kPageTokens, std::max(begin, first_visible(row)));
