@@ -7,7 +7,7 @@
 #include "kv/snapshot.hpp"
 #include "support/catch.hpp"
 #include "support/temp_folder.hpp"
-#include "support/tiny_model.hpp"
+#include "support/told.hpp"
 
 using namespace decant_test;
 using decant::ErrorCode;
@@ -38,34 +38,6 @@ ModelOptions snapshot_options(decant::Backend backend, KvType kv, bool prefix_ca
   return options;
 }
 
-struct Spoken {
-  std::vector<float> logits;
-  std::vector<Token> tokens;
-  std::size_t cached = 0;
-  bool operator==(const Spoken& o) const {
-    return tokens == o.tokens && same_bits(logits, o.logits);
-  }
-};
-
-Spoken speak(decant::Session& session, std::size_t n = 24) {
-  Spoken spoken;
-  GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  options.sampler.seed = 9;
-  options.process_logits = [](void* to, std::span<const Token>, std::span<float> logits) {
-    auto& all = static_cast<Spoken*>(to)->logits;
-    all.insert(all.end(), logits.begin(), logits.end());
-    return true;
-  };
-  options.process_logits_user = &spoken;
-  auto reply = session.generate(options).value();
-  reply.wait().value();
-  spoken.tokens = reply.tokens();
-  spoken.cached = reply.stats().cached_tokens;
-  return spoken;
-}
-
 }  // namespace
 
 TEST_CASE("a restored session goes on with the same bits") {
@@ -86,7 +58,7 @@ TEST_CASE("a restored session goes on with the same bits") {
           session.save(path).value();
           session.save(path).value();  // over the old one
           CHECK(std::filesystem::file_size(path) == bytes.size());
-          const Spoken expected = speak(session);
+          const Told expected = tell(session, 24);
 
           // Another model object, whose cache is empty; and one that has no prefix cache.
           for (const bool prefix_cache : {true, false}) {
@@ -95,22 +67,22 @@ TEST_CASE("a restored session goes on with the same bits") {
             restored.restore(std::span(bytes)).value();
             CHECK(copy(restored.tokens()) == TinyRandom(n).tokens(n));
             CHECK(restored.save().value() == bytes);
-            const Spoken spoken = speak(restored);
-            CHECK(spoken == expected);
-            CHECK(spoken.cached == n - 1);
+            const Told told = tell(restored, 24);
+            CHECK(told == expected);
+            CHECK(told.stats.cached_tokens == n - 1);
             restored.restore(path).value();
-            CHECK(speak(restored) == expected);
+            CHECK(tell(restored, 24) == expected);
             restored.restore(std::span(light)).value();
-            CHECK(speak(restored) == expected);
+            CHECK(tell(restored, 24) == expected);
             restored.restore(std::span(bytes)).value();
             restored.rewind(n / 2).value();
             restored.append(std::span(tokens).subspan(n / 2)).value();
-            CHECK(speak(restored) == expected);
+            CHECK(tell(restored, 24) == expected);
           }
           // The same model: pages are shared where it has them.
           auto here = model.session().value();
           here.restore(std::span(bytes)).value();
-          CHECK(speak(here) == expected);
+          CHECK(tell(here, 24) == expected);
         }
 }
 
@@ -119,7 +91,7 @@ TEST_CASE("a conversation is restored with its messages and the tokens of its re
   auto model = tiny.load(snapshot_options(decant::Backend::cpu, KvType::f16));
   auto chat = model.session().value();
   chat.append(Message{"user", "own fox"}).value();
-  (void)speak(chat);
+  (void)tell(chat, 24);
   const auto bytes = chat.save().value();
   auto other = tiny.load(snapshot_options(decant::Backend::cpu, KvType::f16));
   auto restored = other.session().value();
@@ -127,7 +99,7 @@ TEST_CASE("a conversation is restored with its messages and the tokens of its re
   REQUIRE(restored.messages().size() == 2);
   CHECK(restored.messages()[1].content == chat.messages()[1].content);
   for (decant::Session* s : {&chat, &restored}) s->append(Message{"user", "ser"}).value();
-  CHECK(speak(restored) == speak(chat));
+  CHECK(tell(restored, 24) == tell(chat, 24));
   auto other_chat = model.session().value();
   other_chat.append(Message{"user", "own", R"({"mood": "good"})"}).value();
   const auto saved = other_chat.save().value();

@@ -7,7 +7,7 @@
 
 #include "backend/cpu/kernels.hpp"
 #include "support/catch.hpp"
-#include "support/tiny_model.hpp"
+#include "support/told.hpp"
 
 using namespace decant_test;
 using decant::GenerateOptions;
@@ -55,32 +55,6 @@ ModelOptions prefix_options(const PrefixVariant& v, KvType kv, bool prefix_cache
 }
 
 /// The bits of a reply's logits, token by token, and the tokens.
-struct Told {
-  std::vector<float> logits;
-  std::vector<Token> tokens;
-  decant::ReplyStats stats;
-  bool operator==(const Told& o) const { return tokens == o.tokens && same_bits(logits, o.logits); }
-};
-
-Told tell(decant::Session& session, std::size_t n) {
-  Told told;
-  GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  options.sampler.seed = 5;
-  options.process_logits = [](void* to, std::span<const Token>, std::span<float> logits) {
-    auto& all = static_cast<Told*>(to)->logits;
-    all.insert(all.end(), logits.begin(), logits.end());
-    return true;
-  };
-  options.process_logits_user = &told;
-  auto reply = session.generate(options).value();
-  reply.wait().value();
-  told.tokens = reply.tokens();
-  told.stats = reply.stats();
-  return told;
-}
-
 Told cold_run(const PrefixVariant& v, KvType kv, std::span<const Token> prompt, std::size_t n) {
   auto model = random_model(v).load(prefix_options(v, kv, false));
   auto session = session_with(model, prompt);
