@@ -7,6 +7,10 @@
 #include <fstream>
 #include <optional>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "support/catch.hpp"
 #include "support/temp_folder.hpp"
 #include "support/tiny_model.hpp"
@@ -69,7 +73,12 @@ bool threads_settle_at(std::size_t wanted) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return threads_now() == wanted;
 }
+/// Without what malloc keeps for later: how much each of its arenas holds back depends on which
+/// thread came first.
 std::size_t resident_pages() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
   std::ifstream statm("/proc/self/statm");
   std::size_t size = 0, resident = 0;
   statm >> size >> resident;
