@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/json.hpp"
-#include "text/jinja_value.hpp"
+#include "text/jinja/value.hpp"
 
 namespace decant {
 
@@ -36,8 +36,7 @@ static Status check_chat_json(std::string_view json, std::string_view what) {
       if (depth > 0) --depth;
     } else if (c == ':' && depth > 0 && ++members[depth - 1] > kMaxJsonMembers) {
       return make_error(ErrorCode::invalid_argument,
-                        "{}: an object of JSON has more than {} members", what,
-                        kMaxJsonMembers);
+                        "{}: an object of JSON has more than {} members", what, kMaxJsonMembers);
     }
   }
   return {};

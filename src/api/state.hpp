@@ -6,7 +6,7 @@
 #include "kv/snapshot.hpp"
 #include "schedule/engine.hpp"
 #include "text/chat_builtin.hpp"
-#include "text/jinja.hpp"
+#include "text/jinja/template.hpp"
 
 namespace decant::detail {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/unicode.hpp"
 #include "text/piece_text.hpp"
 #include "text/unicode.hpp"
 

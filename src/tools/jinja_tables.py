@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja_tables.cpp: what Python's string methods know about code points.
+"""Writes src/text/jinja/tables.cpp: what Python's string methods know about code points.
 
-Usage: python3.11 src/tools/jinja_tables.py > src/text/jinja_tables.cpp
+Usage: python3.11 src/tools/jinja_tables.py > src/text/jinja/tables.cpp
 Sets are sorted borders (inside, outside, inside, ...) or strided runs; case mappings are strided
 runs with a distance, and lists of the characters that map to several.
 """
@@ -69,7 +69,7 @@ def specials(name, pairs):
 
 sys.stdout.write(f'''// Properties of code points as Python's str knows them, Unicode {unicodedata.unidata_version}.
 // Written by src/tools/jinja_tables.py.
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {{
 

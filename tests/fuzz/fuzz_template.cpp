@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "text/jinja.hpp"
+#include "text/jinja/template.hpp"
 
 using namespace decant::detail;
 

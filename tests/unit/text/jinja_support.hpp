@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "text/jinja.hpp"
+#include "text/jinja/template.hpp"
 
 namespace decant_test {
 

@@ -1,12 +1,12 @@
 // The heap, text as spans, and what Python's operators do with values.
 #include "base/fp_contract.hpp"
 
-#include "text/jinja_value.hpp"
+#include "text/jinja/value.hpp"
 
 #include <cmath>
 
 #include "base/checked.hpp"
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

@@ -3,12 +3,12 @@
 // space after it.
 #include "base/fp_contract.hpp"
 
-#include "text/jinja_lexer.hpp"
+#include "text/jinja/lexer.hpp"
 
 #include <charconv>
 #include <cmath>
 
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

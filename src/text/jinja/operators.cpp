@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/checked.hpp"
-#include "text/jinja_run.hpp"
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/run.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

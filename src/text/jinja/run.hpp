@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "text/jinja_parser.hpp"
+#include "text/jinja/parser.hpp"
 
 namespace decant::detail::jinja {
 
@@ -185,14 +185,14 @@ class Run : public Heap {
   int depth_ = 0;
 };
 
-// ---- operators (jinja_operators.cpp)
+// ---- operators (operators.cpp)
 
 Value arithmetic(Run& run, Infix op, const Value& a, const Value& b);
 bool compare(Run& run, Infix op, const Value& a, const Value& b);
 bool contains(Run& run, const Value& container, const Value& item);
 Value negated(Run& run, const Value& v);
 Value slice_of(Run& run, const Value& v, const Value& start, const Value& stop, const Value& step);
-// ---- text (jinja_text.cpp): what filters and methods of strings share; `s` is a string
+// ---- text (text.cpp): what filters and methods of strings share; `s` is a string
 
 /// What a search costs at worst.
 inline std::uint64_t search_steps(std::string_view text, std::string_view wanted) {
@@ -218,7 +218,7 @@ Value joined(Run& run, const Value& separator, const List& items);
 /// Sorted by name, as the other tables of methods.
 std::span<const MethodInfo> string_methods();
 
-// ---- formats (jinja_format.cpp)
+// ---- formats (format.cpp)
 
 /// str % args.
 Value format_percent(Run& run, const Value& format, const Value& args);

@@ -19,7 +19,7 @@ struct JinjaSpecial {
   std::uint32_t from, to[3];
 };
 
-// Written by src/tools/jinja_tables.py (jinja_tables.cpp).
+// Written by src/tools/jinja_tables.py (tables.cpp).
 extern const std::uint32_t kJinjaPrintable[1400];
 extern const std::uint32_t kJinjaDecimal[124];
 extern const std::uint32_t kJinjaDigit[162];

@@ -2,7 +2,7 @@
 // reads the locale or the environment.
 #include <chrono>
 
-#include "text/jinja_value.hpp"
+#include "text/jinja/value.hpp"
 
 namespace decant::detail::jinja {
 

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/jinja_lexer.hpp"
+#include "text/jinja/lexer.hpp"
 
 namespace decant::detail::jinja {
 

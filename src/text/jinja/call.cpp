@@ -1,6 +1,6 @@
 // What filters, tests and methods share: their arguments, their tables, attributes by path.
-#include "text/jinja_run.hpp"
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/run.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

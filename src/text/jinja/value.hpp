@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja.hpp"
+#include "text/jinja/template.hpp"
 
 namespace decant::detail::jinja {
 
@@ -359,7 +359,7 @@ class Text {
   std::size_t size_ = 0;
 };
 
-// ---- what every value can do (jinja_value.cpp)
+// ---- what every value can do (value.cpp)
 
 /// Python's name of the type, for error texts.
 const char* type_name(const Value& v);
@@ -387,7 +387,7 @@ bool iterable(const Value& v);
 Value item_at(Heap& heap, const Value& v, std::int64_t i);
 Value add_lists(Heap& heap, const Value& a, const Value& b);
 
-// ---- texts of values (jinja_print.cpp)
+// ---- texts of values (print.cpp)
 
 /// str(v) as a string value; strings stay what they are.
 Value to_string(Heap& heap, const Value& v);
@@ -397,7 +397,7 @@ void append_integer(std::string& to, std::int64_t x);
 /// \xNN, \uNNNN or \UNNNNNNNN.
 void append_escape(std::string& to, std::uint32_t c);
 
-// ---- JSON (jinja_json.cpp)
+// ---- JSON (json.cpp)
 
 /// Strings point into `json`. Fails when it is nested too deeply.
 Value from_json(Heap& heap, const nlohmann::ordered_json& json, Origin origin);
@@ -413,7 +413,7 @@ struct JsonStyle {
 };
 Value to_json(Heap& heap, const Value& v, const JsonStyle& style);
 
-// ---- strftime (jinja_strftime.cpp)
+// ---- strftime (strftime.cpp)
 
 ChatTime current_time();
 Value format_time(Heap& heap, std::string_view format, const ChatTime& time, Origin origin);

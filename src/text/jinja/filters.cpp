@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "text/jinja_run.hpp"
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/run.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

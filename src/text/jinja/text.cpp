@@ -1,6 +1,6 @@
 // Operations on text that keep the origin of every part, and the methods of strings.
-#include "text/jinja_run.hpp"
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/run.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

@@ -1,5 +1,5 @@
 // Look-ups in the tables. ASCII, by far the most frequent, never reaches them.
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/unicode.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/json.hpp"
-#include "text/jinja_unicode.hpp"
-#include "text/jinja_value.hpp"
+#include "text/jinja/unicode.hpp"
+#include "text/jinja/value.hpp"
 
 namespace decant::detail::jinja {
 

@@ -1,6 +1,6 @@
 // Properties of code points as Python's str knows them, Unicode 14.0.0.
 // Written by src/tools/jinja_tables.py.
-#include "text/jinja_unicode.hpp"
+#include "text/jinja/unicode.hpp"
 
 namespace decant::detail::jinja {
 

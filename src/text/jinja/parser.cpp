@@ -1,12 +1,12 @@
 // Recursive descent, with one function for all infix operators. Chains such as a + b + c become one
 // node, so that only real nesting nests. After an error the current token is `end`, and everything
 // unwinds.
-#include "text/jinja_parser.hpp"
+#include "text/jinja/parser.hpp"
 
 #include <initializer_list>
 #include <unordered_set>
 
-#include "text/jinja_run.hpp"
+#include "text/jinja/run.hpp"
 
 namespace decant::detail::jinja {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/jinja_value.hpp"
+#include "text/jinja/value.hpp"
 
 namespace decant::detail::jinja {
 

@@ -1,6 +1,6 @@
 // The filters on sequences. Where jinja2 gives a generator, so do these: it can be iterated once,
 // has no length and is always true.
-#include "text/jinja_run.hpp"
+#include "text/jinja/run.hpp"
 
 namespace decant::detail::jinja {
 

@@ -1,10 +1,10 @@
 // The two halves of a chat template's life: compiling once, rendering often.
-#include "text/jinja.hpp"
+#include "text/jinja/template.hpp"
 
 #include <algorithm>
 
 #include "base/json.hpp"
-#include "text/jinja_run.hpp"
+#include "text/jinja/run.hpp"
 
 namespace decant::detail {
 

@@ -1,6 +1,6 @@
 // Walks the tree. Scopes follow jinja2: loops, macros, blocks and `with` have variables of their
 // own, `if` has not; macros see the variables of the place where they were defined.
-#include "text/jinja_run.hpp"
+#include "text/jinja/run.hpp"
 
 namespace decant::detail::jinja {
 
