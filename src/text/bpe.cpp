@@ -8,6 +8,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "text/jinja/unicode.hpp"
 #include "text/piece_text.hpp"
 #include "text/unicode.hpp"
 
@@ -60,7 +61,11 @@ bool BpeTokenizer::append_piece(std::string_view text, TokenType type, std::stri
     return false;
   }
   if (!pre_->characters) return bpe_decode(text, out) && reachable;
-  append_unmarked(text, out);
+  if (pre_->words_only) {
+    out.append(text);
+  } else {
+    append_unmarked(text, out);
+  }
   return reachable;
 }
 
@@ -81,6 +86,8 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabu
   }
   t->kind_ = "gpt2/" + std::string(name);
   t->add_bos_ = t->pre_->add_bos;
+  t->space_prefix_ = t->pre_->space_prefix;
+  t->lowercase_ = t->pre_->words_only && vocabulary.lowercase.value_or(false);
 
   const std::size_t n_vocab = vocabulary.tokens.size();
   t->pieces_.reserve(n_vocab, vocabulary.token_bytes());
@@ -242,12 +249,39 @@ void BpeTokenizer::add_piece(std::string_view piece, Work& work, std::vector<Tok
   *slot = word;
 }
 
-Status BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
-  std::string plain;
-  if (pre_->characters && text.find(kSpaceMark) != std::string_view::npos) {
-    append_unmarked(text, plain);
-    text = plain;
+// The text that is cut and merged; `room` holds it where it differs.
+std::string_view BpeTokenizer::normalize(std::string_view text, std::string& room) const {
+  if (pre_->characters && !pre_->words_only && text.find(kSpaceMark) != std::string_view::npos) {
+    append_unmarked(text, room);
+    text = room;
   }
+  if (pre_->space_prefix) {
+    std::string lines;
+    bool begins = true;
+    for (const char c : text) {
+      if (begins && c != '\n' && c != ' ') lines.push_back(' ');
+      lines.push_back(c);
+      begins = c == '\n';
+    }
+    room = std::move(lines);
+    return room;
+  }
+  if (!lowercase_) return text;
+  while (!text.empty()) {
+    const Utf8Char c = utf8_decode(text);
+    if (c.state == Utf8::whole) {
+      jinja::append_lower(room, c.code_point);
+    } else {
+      room.append(text.substr(0, c.length));
+    }
+    text.remove_prefix(c.length);
+  }
+  return room;
+}
+
+Status BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& out) const {
+  std::string room;
+  text = normalize(text, room);
   constexpr std::size_t kFewWords = 16, kManyWords = 8192;
   Work work;
   work.words.resize(std::bit_ceil(std::clamp(text.size() / 16, kFewWords, kManyWords)));

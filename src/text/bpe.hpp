@@ -44,6 +44,7 @@ class BpeTokenizer final : public Tokenizer {
     std::vector<CachedWord> words;  // a power of two; texts repeat their words
   };
 
+  std::string_view normalize(std::string_view text, std::string& room) const;
   void read_merges(const Vocabulary& vocabulary);
   bool append_piece(std::string_view text, TokenType type, std::string& out) const;
   std::size_t find_slot(Token left, Token right) const;
@@ -61,6 +62,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<std::uint32_t> slots_;        // ranks by hash of (left, right), a power of two
   std::uint64_t seed_ = 0;                  // of that hash
   PieceTable table_;                        // only if whole pieces are looked up
+  bool lowercase_ = false;
 };
 
 }  // namespace decant::detail

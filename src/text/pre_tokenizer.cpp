@@ -51,6 +51,9 @@ static std::size_t pre_token_run(std::string_view text, std::size_t at, UnicodeS
 static constexpr UnicodeSet kPreTokenAll = 0xffff;
 static constexpr UnicodeSet kPreTokenPlain =  // [^\s\p{L}\p{N}]
     kPreTokenAll & ~(kUnicodeSpace | kUnicodeLetter | kUnicodeNumber);
+static constexpr UnicodeSet kPreTokenWord =  // \w
+    kUnicodeLetter | kUnicodeMark |
+    unicode_set(UnicodeClass::digit, UnicodeClass::numeral, UnicodeClass::connector);
 
 // (?i:'s|'t|'re|'ve|'m|'ll|'d) or, without regard to case, (?i:...) of it, where U+017F is an s.
 // Returns the end, or `at`.
@@ -323,6 +326,33 @@ static std::size_t pre_token_lines(std::string_view text, std::size_t at) {
   return std::min(end, text.size());
 }
 
+//  ?[^ ]*
+static std::size_t pre_token_spaced_word(std::string_view text, std::size_t at) {
+  return std::min(text.find(' ', at + 1), text.size());
+}
+
+// \w+|[^\w\s]+ as Rust's regex has it: \w also holds alphabetic symbols and the two joiners.
+static std::size_t pre_token_word_or_signs(std::string_view text, std::size_t begin) {
+  enum Kind { space, word, signs };
+  const auto kind = [](const PreTokenChar& c) {
+    static constexpr std::uint32_t kRanges[][2] = {{0x200c, 0x200d},
+                                                   {0x24b6, 0x24e9},
+                                                   {0x1f130, 0x1f149},
+                                                   {0x1f150, 0x1f169},
+                                                   {0x1f170, 0x1f189}};
+    if (c.length == 0 || c.is(kUnicodeSpace)) return space;
+    const bool other = std::any_of(std::begin(kRanges), std::end(kRanges), [&](const auto& range) {
+      return c.code_point >= range[0] && c.code_point <= range[1];
+    });
+    return c.is(kPreTokenWord) || other ? word : signs;
+  };
+  PreTokenChar c = pre_token_char(text, begin);
+  const Kind first = kind(c);
+  std::size_t end = begin;
+  for (; first != space && kind(c) == first; c = pre_token_char(text, end)) end += c.length;
+  return end;
+}
+
 // [0-9][0-9][0-9]
 static std::size_t pre_token_three_digits(std::string_view text, std::size_t at) {
   const auto is_digit = [&](std::size_t i) {
@@ -366,12 +396,10 @@ static PreTokenMatch pre_token_last_spaces(std::string_view text, std::size_t fr
 // \d{1,3}(?=(?:\d{3})*\b), first half: the runs of digits that do not go on as a word.
 static PreTokenMatch pre_token_whole_digits(std::string_view text, std::size_t from) {
   constexpr UnicodeSet kDigit = unicode_set(UnicodeClass::digit);
-  constexpr UnicodeSet kWord = kUnicodeLetter | kUnicodeMark | kDigit |
-                               unicode_set(UnicodeClass::numeral, UnicodeClass::connector);
   for (std::size_t at = from; at < text.size();) {
     const std::size_t end = pre_token_run(text, at, kDigit);
     const PreTokenChar next = pre_token_char(text, end);
-    if (end > at && !next.is(kWord)) return {at, end};
+    if (end > at && !next.is(kPreTokenWord)) return {at, end};
     at = end + next.length;
   }
   return {text.size(), text.size()};
@@ -582,6 +610,16 @@ static constexpr PreTokenizer kPreTokenizers[] = {
     {"superbpe", {kPreTokenNumbers<SIZE_MAX>, pre_token_groups<kPreTokenDigit, false>}},
     {"gemma4 granite-embed-multi-311m", {kPreTokenLinesStep}, false, true, true, true},
     {"sarvam-moe", {kPreTokenLinesStep}, false, false, true},
+    {.names = "mmbert",
+     .steps = {kPreTokenLinesStep, pre_token_step<pre_token_spaced_word>},
+     .characters = true,
+     .whole_newlines = true,
+     .space_prefix = true},
+    // llama.cpp has \S+.
+    {.names = "whitespace",
+     .steps = {pre_token_step<pre_token_word_or_signs>},
+     .characters = true,
+     .words_only = true},
 };
 
 const PreTokenizer* find_pre_tokenizer(std::string_view name) {

@@ -29,6 +29,9 @@ struct PreTokenizer {
   /// that are no piece are written in byte pieces, as in SentencePiece.
   bool characters = false;
   bool whole_newlines = false;  ///< as ignore_merges, for runs of newlines alone
+  bool space_prefix = false;  ///< a space goes in front of every line that does not begin with one
+  /// What the last step does not match is dropped, and U+2581 is a character like any other.
+  bool words_only = false;
 
   /// Calls use(piece) for the pieces of a text, in order.
   template <class Use>
@@ -39,7 +42,8 @@ struct PreTokenizer {
     }
     for (std::size_t from = 0; from < text.size();) {
       const PreTokenMatch match = steps[step](text, from);
-      if (match.begin > from) split(text.substr(from, match.begin - from), use, step + 1);
+      if (match.begin > from && !words_only)
+        split(text.substr(from, match.begin - from), use, step + 1);
       if (match.end > match.begin) {
         split(text.substr(match.begin, match.end - match.begin), use, step + 1);
       }

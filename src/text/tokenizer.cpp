@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "text/bpe.hpp"
+#include "text/plamo2.hpp"
+#include "text/rwkv.hpp"
 #include "text/spm.hpp"
 #include "text/unigram.hpp"
 #include "text/word_piece.hpp"
@@ -37,7 +39,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
                       vocabulary.token_bytes());
   }
   std::unique_ptr<Tokenizer> t;
-  if (vocabulary.model == "gpt2" || vocabulary.model == "gemma4") {
+  if (vocabulary.model == "gpt2" || vocabulary.model == "gemma4" ||
+      vocabulary.model == "whitespace") {
     DECANT_ASSIGN(t, BpeTokenizer::create(vocabulary));
   } else if (vocabulary.model == "llama") {
     DECANT_ASSIGN(t, SpmTokenizer::create(vocabulary));
@@ -45,6 +48,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
     DECANT_ASSIGN(t, UnigramTokenizer::create(vocabulary));
   } else if (vocabulary.model == "bert") {
     DECANT_ASSIGN(t, WordPieceTokenizer::create(vocabulary));
+  } else if (vocabulary.model == "rwkv") {
+    DECANT_ASSIGN(t, RwkvTokenizer::create(vocabulary));
+  } else if (vocabulary.model == "plamo2") {
+    DECANT_ASSIGN(t, Plamo2Tokenizer::create(vocabulary));
   } else {
     return make_error(ErrorCode::unsupported,
                       "the tokenizer '{}' (tokenizer.ggml.model) is not supported; token ids still "

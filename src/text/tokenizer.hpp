@@ -1,6 +1,7 @@
 // Text to token ids and back. A Tokenizer is built from a Vocabulary and keeps its own copy of what
 // it needs. Here: what all kinds share (pieces, special tokens, end tokens, splitting a text at
-// special tokens); the kinds themselves are in bpe.cpp, spm.cpp, unigram.cpp and word_piece.cpp.
+// special tokens); the kinds themselves are in bpe.cpp, spm.cpp, unigram.cpp, word_piece.cpp,
+// rwkv.cpp and plamo2.cpp.
 #pragma once
 
 #include <memory>

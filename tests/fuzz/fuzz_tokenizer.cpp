@@ -54,6 +54,12 @@ struct FuzzVocabulary {
     v.types.push_back(type);
     v.scores.push_back(score);
   }
+  void add_bytes() {
+    constexpr const char* kDigits = "0123456789ABCDEF";
+    for (int b = 0; b < 256; ++b) {
+      add(std::string("<0x") + kDigits[b >> 4] + kDigits[b & 15] + ">", TokenType::byte, 0);
+    }
+  }
   decant::Result<std::unique_ptr<Tokenizer>> make() {
     v.tokens.assign(tokens.begin(), tokens.end());
     v.merges.assign(merges.begin(), merges.end());
@@ -75,10 +81,7 @@ static FuzzVocabulary base_vocabulary(std::string_view pre) {
   if (pre == "llama") {
     f.v.model = "llama";
     f.add("<unk>", TokenType::unknown, 0);
-    for (int b = 0; b < 256; ++b) {
-      constexpr const char* kDigits = "0123456789ABCDEF";
-      f.add(std::string("<0x") + kDigits[b >> 4] + kDigits[b & 15] + ">", TokenType::byte, 0);
-    }
+    f.add_bytes();
     // "_" stands for U+2581 here.
     float score = 0;
     for (std::string piece : {"_", "a", "b", "ab", "_a", "aa", "aaaa", "\xc3\xa9", "__"}) {
@@ -151,11 +154,13 @@ static void fuzz_fixed(Input& in) {
 }
 
 static void fuzz_made(Input& in) {
-  static constexpr const char* kModels[] = {"gpt2", "llama", "t5", "bert", "gemma4"};
+  static constexpr const char* kModels[] = {"gpt2",   "llama", "t5",     "bert",
+                                            "gemma4", "rwkv",  "plamo2", "whitespace"};
   FuzzVocabulary f;
   const std::uint8_t flags = in.byte(), kind = in.byte();
   f.v.model = kModels[kind % std::size(kModels)];
   f.v.pre = kPre[in.byte() % std::size(kPre)];
+  if (flags & 64) f.v.pre = flags & 128 ? "mmbert" : "whitespace";
   if (flags & 1) f.v.add_space_prefix = (flags & 2) != 0;
   if (flags & 4) f.v.lowercase = f.v.remove_extra_whitespaces = (flags & 8) != 0;
   if (flags & 16) {  // a trie of small numbers and its texts
@@ -172,6 +177,7 @@ static void fuzz_made(Input& in) {
     if (n % 2 == 0) f.add(f.tokens[left] + f.tokens[right], TokenType::normal, 0);
     f.merges.push_back(f.tokens[left] + " " + f.tokens[right]);
   }
+  if (f.v.model == "plamo2") f.add_bytes();
   if (flags & 32) f.v.unk = static_cast<Token>(in.byte() % f.tokens.size());
   const auto t = f.make();
   if (t) check_tokenizer(**t, in, false);

@@ -75,10 +75,12 @@ TEST_CASE("long runs: every pre-tokenizer") {
 }
 
 TEST_CASE("long runs: the other kinds of tokenizers") {
-  for (const char* model : {"llama", "t5", "bert"}) {
+  for (const std::string model :
+       {"llama", "t5", "bert", "rwkv", "plamo2", "gemma4", "mmbert", "whitespace"}) {
     CAPTURE(model);
     auto own = sentence_piece();
-    own.v.model = model;
+    own.v.model = model == "mmbert" ? "gpt2" : model.c_str();
+    own.v.pre = own.v.model == "gpt2" ? "mmbert" : "whitespace";
     own.v.cls = 1;
     own.v.sep = 2;
     float score = 0;
