@@ -13,6 +13,7 @@
 
 #include "support/catch.hpp"
 #include "support/temp_folder.hpp"
+#include "support/threads.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace decant_test;
@@ -58,20 +59,12 @@ GenerateOptions endless() {
 }
 
 #if defined(__linux__)
-std::size_t threads_now() {
-  std::size_t n = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    (void)task;
-    ++n;
-  }
-  return n;
-}
 /// The same number as before, at the latest after a while: a worker whose last handle went inside
 /// a callback ends by itself.
 bool threads_settle_at(std::size_t wanted) {
-  for (int i = 0; i < 2000 && threads_now() != wanted; ++i)
+  for (int i = 0; i < 2000 && n_threads() != wanted; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return threads_now() == wanted;
+  return n_threads() == wanted;
 }
 /// Without what malloc keeps for later: how much each of its arenas holds back depends on which
 /// thread came first.
@@ -85,14 +78,14 @@ std::size_t resident_pages() {
   return resident;
 }
 #else
-std::size_t threads_now() { return 0; }
+std::size_t n_threads() { return 0; }
 bool threads_settle_at(std::size_t) { return true; }
 #endif
 
 }  // namespace
 
 TEST_CASE("handles may go in every order while a reply runs") {
-  const std::size_t threads = threads_now();
+  const std::size_t threads = n_threads();
   int order[] = {0, 1, 2};
   do {
     for (const unsigned wait_us : {0u, 200u, 2000u}) {
@@ -158,7 +151,7 @@ TEST_CASE("moved handles work, assigned ones let go of what they had") {
 }
 
 TEST_CASE("handles may go inside a callback, in every order, the last one there too") {
-  const std::size_t threads = threads_now();
+  const std::size_t threads = n_threads();
   struct Inside {
     std::atomic<Handles*> handles{nullptr};
     int order[3];
@@ -195,7 +188,7 @@ TEST_CASE("handles may go inside a callback, in every order, the last one there 
 }
 
 TEST_CASE("models of many sessions in flight end at once") {
-  const std::size_t threads = threads_now();
+  const std::size_t threads = n_threads();
   for (int round = 0; round < 5; ++round) {
     std::vector<decant::Session> sessions;
     std::vector<decant::Reply> replies;
@@ -228,7 +221,7 @@ static bool under_emulator() {
 }
 
 TEST_CASE("loading and dropping a hundred times leaves neither memory nor threads") {
-  const std::size_t threads = threads_now();
+  const std::size_t threads = n_threads();
   const std::vector<std::byte> file = lifetime_file().file();
   const auto cycle = [&] {
     decant::ModelOptions options;

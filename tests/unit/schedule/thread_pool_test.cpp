@@ -5,15 +5,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <limits>
 #include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/host_mode.hpp"
+#include "support/threads.hpp"
 
 using decant::detail::ThreadPool;
+using decant_test::n_threads;
 
 namespace {
 
@@ -34,14 +35,6 @@ double process_cpu_seconds() {
   timespec t = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-std::size_t n_threads() {
-  std::size_t n = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    (void)task;
-    ++n;
-  }
-  return n;
 }
 #endif
 
