@@ -1,5 +1,6 @@
-// BPE with a heap of candidate merges: O(n log n) on a piece of n bytes. A small cache of the words
-// of a text makes up for what English repeats.
+// BPE with a heap of candidate merges: O(n log n) on a piece of n bytes. No merge can cross two
+// bytes that no merge joins, so that a long piece is cut there first and the work stays in the
+// cache. A small cache of the words of a text makes up for what English repeats.
 #include "text/bpe.hpp"
 
 #include <algorithm>
@@ -114,6 +115,7 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::create(const Vocabulary& vocabu
 void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
   const std::size_t n_merges = vocabulary.merges.size();
   merges_.reserve(n_merges);
+  joined_.assign(256 * 256, false);
   slots_.assign(std::bit_ceil(n_merges + n_merges / 2 + 1), kBpeNone);
   seed_ = random_seed();
   const auto hash = [this](const std::string& s) {
@@ -140,6 +142,7 @@ void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
     if (slot != kBpeNone) continue;  // the first of equal ones counts
     slot = static_cast<std::uint32_t>(merges_.size());
     merges_.push_back({pair[0], pair[1], number(left + right)});
+    joined_[joint(left.back(), right.front())] = true;
   }
 }
 
@@ -164,29 +167,35 @@ void BpeTokenizer::add_candidate(Work& work, std::uint32_t left, std::uint32_t r
   std::push_heap(work.heap.begin(), work.heap.end(), std::greater<>());
 }
 
-// The symbols that merging begins with. A byte without a piece is left out, so that its neighbours
-// meet; a character without one stays, for its byte pieces.
-void BpeTokenizer::split_symbols(std::string_view piece, Work& work) const {
+// Merging begins with bytes or characters. A byte without a piece is left out, so that its
+// neighbours meet; a character without one stays, for its byte pieces.
+void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const {
   auto& symbols = work.symbols;
   symbols.clear();
+  char last = 0;  // byte of the symbol before
   for (std::size_t at = 0; at < piece.size();) {
     const std::size_t length = pre_->characters ? utf8_decode(piece.substr(at)).length : 1;
     const Token token = pre_->characters ? table_.find(pieces_, piece.substr(at, length))
                                          : byte_tokens_[static_cast<std::uint8_t>(piece[at])];
     if (token >= 0 || pre_->characters) {
+      if (!symbols.empty() && !joined(last, piece[at])) {
+        merge_symbols(piece.substr(0, at), work, out);
+        symbols.clear();
+      }
       const auto i = static_cast<std::uint32_t>(symbols.size());
       const std::uint32_t previous = i == 0 ? kBpeNone : i - 1;
       symbols.push_back({token, static_cast<std::uint32_t>(at), previous, i + 1});
+      last = piece[at + length - 1];
     }
     at += length;
   }
-  if (!symbols.empty()) symbols.back().next = kBpeNone;
+  if (!symbols.empty()) merge_symbols(piece, work, out);
 }
 
-void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const {
-  split_symbols(piece, work);
+// The symbols go to the end of `text`.
+void BpeTokenizer::merge_symbols(std::string_view text, Work& work, std::vector<Token>& out) const {
   auto& symbols = work.symbols;
-  if (symbols.empty()) return;
+  symbols.back().next = kBpeNone;
   for (std::uint32_t i = 1; i < symbols.size(); ++i) add_candidate(work, i - 1, i);
   while (!work.heap.empty()) {
     const Candidate c = work.heap.front();
@@ -210,8 +219,8 @@ void BpeTokenizer::merge_piece(std::string_view piece, Work& work, std::vector<T
       out.push_back(symbol.token);
       continue;
     }
-    const std::size_t end = symbol.next == kBpeNone ? piece.size() : symbols[symbol.next].begin;
-    for (const char byte : piece.substr(symbol.begin, end - symbol.begin)) {
+    const std::size_t end = symbol.next == kBpeNone ? text.size() : symbols[symbol.next].begin;
+    for (const char byte : text.substr(symbol.begin, end - symbol.begin)) {
       const Token token = byte_tokens_[static_cast<std::uint8_t>(byte)];
       if (token >= 0) out.push_back(token);
     }
@@ -296,7 +305,7 @@ Status BpeTokenizer::tokenize_text(std::string_view text, std::vector<Token>& ou
 }
 
 std::size_t BpeTokenizer::table_bytes() const noexcept {
-  return sizeof *this + merges_.capacity() * sizeof(Merge) +
+  return sizeof *this + merges_.capacity() * sizeof(Merge) + joined_.capacity() / 8 +
          slots_.capacity() * sizeof(std::uint32_t) + table_.memory_bytes();
 }
 

@@ -49,7 +49,11 @@ class BpeTokenizer final : public Tokenizer {
   bool append_piece(std::string_view text, TokenType type, std::string& out) const;
   std::size_t find_slot(Token left, Token right) const;
   void add_candidate(Work& work, std::uint32_t left, std::uint32_t right) const;
-  void split_symbols(std::string_view piece, Work& work) const;
+  static std::size_t joint(char left, char right) {
+    return static_cast<std::uint8_t>(left) * 256u + static_cast<std::uint8_t>(right);
+  }
+  bool joined(char left, char right) const { return joined_[joint(left, right)]; }
+  void merge_symbols(std::string_view text, Work& work, std::vector<Token>& out) const;
   void merge_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
   void add_piece(std::string_view piece, Work& work, std::vector<Token>& out) const;
   Status tokenize_text(std::string_view text, std::vector<Token>& out) const override;
@@ -61,6 +65,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<Merge> merges_;               // by rank
   std::vector<std::uint32_t> slots_;        // ranks by hash of (left, right), a power of two
   std::uint64_t seed_ = 0;                  // of that hash
+  std::vector<bool> joined_;                // [256][256] a merge joins these two bytes
   PieceTable table_;                        // only if whole pieces are looked up
   bool lowercase_ = false;
 };
