@@ -73,7 +73,7 @@ void SpmTokenizer::add_candidate(Work& work, std::uint32_t left, std::uint32_t r
   if (length > longest_piece_) return;
   const Token token = table_.find(pieces_, work.text.substr(l.begin, length));
   if (token < 0) return;
-  work.heap.push_back({scores_[static_cast<std::size_t>(token)], left, right, length, token});
+  work.heap.push_back({scores_[static_cast<std::size_t>(token)], left, token});
   std::push_heap(work.heap.begin(), work.heap.end());
 }
 
@@ -108,11 +108,13 @@ void SpmTokenizer::merge_symbols(Work& work, std::vector<Token>& out) const {
     const Candidate c = work.heap.front();
     std::pop_heap(work.heap.begin(), work.heap.end());
     work.heap.pop_back();
-    Symbol& left = symbols[c.left];
-    Symbol& right = symbols[c.right];
     // One of the two may have been merged since; it is longer then, or gone.
-    if (left.length == 0 || right.length == 0 || left.length + right.length != c.length) continue;
-    left.length = c.length;
+    Symbol& left = symbols[c.left];
+    if (left.length == 0 || left.next == kSpmNone) continue;
+    Symbol& right = symbols[left.next];
+    const std::size_t length = pieces_[static_cast<std::size_t>(c.token)].size();
+    if (left.length + right.length != length) continue;
+    left.length += right.length;
     left.token = c.token;
     left.next = right.next;
     right.length = 0;

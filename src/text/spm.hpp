@@ -21,10 +21,10 @@ class SpmTokenizer final : public Tokenizer {
     std::uint32_t previous, next;
     Token token;  // -1: not known yet
   };
-  struct Candidate {
+  struct Candidate {  // a symbol and the next one
     float score;
-    std::uint32_t left, right, length;
-    Token token;
+    std::uint32_t left;
+    Token token;  // that they would make
     bool operator<(const Candidate& o) const {
       return score != o.score ? score < o.score : left > o.left;
     }

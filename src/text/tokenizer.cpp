@@ -7,6 +7,7 @@
 #include "text/plamo2.hpp"
 #include "text/rwkv.hpp"
 #include "text/spm.hpp"
+#include "text/unicode.hpp"
 #include "text/unigram.hpp"
 #include "text/word_piece.hpp"
 
@@ -59,6 +60,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
                       vocabulary.model.substr(0, 64));
   }
 
+  t->phi3_ = vocabulary.phi3;
   if (!t->bos_) t->bos_ = vocabulary.bos;
   t->add_bos_ = t->bos_ && vocabulary.add_bos.value_or(t->add_bos_);
   if (vocabulary.add_eos.value_or(false) && !t->closing_) t->closing_ = vocabulary.eos;
@@ -89,6 +91,21 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
   return t;
 }
 
+// Where the text goes on behind a special token. Those of Phi 3 but three have `rstrip` in its
+// tokenizer.json, of which GGUF files say nothing.
+std::size_t Tokenizer::after_special(std::string_view text,
+                                     const SpecialTokens::Match& match) const {
+  std::size_t end = match.end;
+  const std::string_view token = text.substr(match.begin, end - match.begin);
+  if (!phi3_ || token == "<unk>" || token == "<s>" || token == "<|endoftext|>") return end;
+  while (end < text.size()) {
+    const Utf8Char c = utf8_decode(text.substr(end));
+    if (!unicode_is(c.code_point, kUnicodeSpace)) break;
+    end += c.length;
+  }
+  return end;
+}
+
 Status Tokenizer::tokenize(std::span<const TextSpan> spans, std::vector<Token>& out) const {
   std::size_t size = 0;
   for (const TextSpan& span : spans) {
@@ -117,9 +134,10 @@ Status Tokenizer::tokenize(std::span<const TextSpan> spans, std::vector<Token>& 
   const auto append_all = [&]() -> Status {
     std::size_t from = 0;
     for (const SpecialTokens::Match& match : specials_.find(text, special)) {
+      if (match.begin < from) continue;  // a piece of spaces
       if (from < match.begin) DECANT_TRY(tokenize_text(text.substr(from, match.begin - from), out));
       out.push_back(match.token);
-      from = match.end;
+      from = after_special(text, match);
     }
     if (from < text.size()) DECANT_TRY(tokenize_text(text.substr(from), out));
     return {};

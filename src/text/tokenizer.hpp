@@ -72,12 +72,15 @@ class Tokenizer {
   virtual Status tokenize_text(std::string_view text, std::vector<Token>& out) const = 0;
   virtual std::size_t table_bytes() const noexcept = 0;
 
+  std::size_t after_special(std::string_view text, const SpecialTokens::Match& match) const;
+
   Pieces pieces_;
   SpecialTokens specials_;
   std::vector<Token> end_tokens_;
   std::vector<bool> is_special_;  // [n_vocab] control, unknown or user-defined
   std::optional<Token> bos_, closing_;
   bool add_bos_ = false;
+  bool phi3_ = false;
   bool space_prefix_ = false;  // a space goes in front of every text and after special tokens
   std::string kind_;
 };

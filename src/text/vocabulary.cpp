@@ -120,6 +120,8 @@ Result<Vocabulary> read_vocabulary(const Gguf& file) {
   DECANT_ASSIGN(v.strip_accents, vocabulary_flag(file, "tokenizer.ggml.normalizer.strip_accents"));
   DECANT_ASSIGN(v.charsmap, vocabulary_bytes(file, "tokenizer.ggml.precompiled_charsmap"));
   DECANT_ASSIGN(v.chat_template, file.string("tokenizer.chat_template", ""));
+  DECANT_ASSIGN(const std::string_view architecture, file.string("general.architecture", ""));
+  v.phi3 = architecture == "phi3" && v.model == "llama";
   return v;
 }
 

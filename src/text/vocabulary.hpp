@@ -39,9 +39,10 @@ struct Vocabulary {
   // Empty: the tokenizer's default.
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
   std::optional<bool> lowercase, strip_accents;  ///< of WordPiece's normalizer
-  std::vector<std::uint8_t> charsmap;            ///< SentencePiece's normalizer, or empty
-  std::string_view chat_template;                ///< Jinja source, or empty
-  std::vector<std::string> warnings;             ///< what of the file was ignored
+  bool phi3 = false;  ///< the model is a Phi 3, whose special tokens take the spaces behind them
+  std::vector<std::uint8_t> charsmap;  ///< SentencePiece's normalizer, or empty
+  std::string_view chat_template;      ///< Jinja source, or empty
+  std::vector<std::string> warnings;   ///< what of the file was ignored
 
   /// Errors: invalid_file (a score that is to be compared is not a finite number).
   Status check_score(std::size_t token) const;

@@ -425,3 +425,19 @@ TEST_CASE("detokenising what was tokenised gives the text back") {
     }
   }
 }
+
+// Outcomes by hand, from `rstrip` in the model's tokenizer_config.json.
+TEST_CASE("special tokens of Phi 3 take the spaces behind them") {
+  OwnVocabulary own = sentence_piece();
+  own.v.add_space_prefix = false;
+  const Token user = own.add("<|user|>", TokenType::control);
+  const Token end = own.add("<|endoftext|>", TokenType::control);
+  const Token hi = own.add("hi"), newline = 3 + '\n', space = 3 + ' ';
+  const std::string text = "<|user|>\n \xe3\x80\x80hi\n<|user|><|endoftext|>\nhi<s> hi<|user|>\n";
+  CHECK(ids(*own.make(), "<|user|>\nhi") == Ids{user, newline, hi});
+  own.v.phi3 = true;
+  const auto t = own.make();
+  CHECK(ids(*t, text) == Ids{user, hi, newline, user, end, newline, hi, 1, space, hi, user});
+  CHECK(ids(*t, {{"<|user|>", true}, {" hi", false}}) == Ids{user, hi});
+  CHECK(ids(*t, "<|user|> hi", false).size() > 3);
+}
