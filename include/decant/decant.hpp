@@ -572,7 +572,8 @@ class DECANT_API Session {
   Result<Session> fork(std::size_t n_tokens = SIZE_MAX);
   /// Keeps the whole pages of the first `n_tokens` tokens (SIZE_MAX: all that were run) in the
   /// prefix cache until Model::unpin_prefixes, whatever becomes of this session. Errors: busy,
-  /// invalid_state (not run yet, or no prefix cache).
+  /// invalid_state (not run yet, no prefix cache, pages that came from a snapshot, or a window that
+  /// lost what it showed there).
   Status pin_prefix(std::size_t n_tokens = SIZE_MAX);
   /// The session as bytes: tokens, messages and the pages of what was run, for this model with the
   /// same KV types on any machine. Errors: busy, out_of_memory.
@@ -586,6 +587,18 @@ class DECANT_API Session {
   Status restore(std::span<const std::byte> snapshot);
   /// The same from a file. More errors: not_found, io.
   Status restore(std::string_view path);
+  /// Sessions of one model together, 1 to 4096 of them: memory that they share (forks, equal
+  /// beginnings) is stored once. Errors: those of save, invalid_argument.
+  static Result<std::vector<std::byte>> save_all(std::span<const Session* const> sessions,
+                                                 const SaveOptions& options = {});
+  static Status save_all(std::span<const Session* const> sessions, std::string_view path,
+                         const SaveOptions& options = {});
+  /// New sessions, equal to those that were saved and in their order, which share that memory
+  /// again. All of them or none; a snapshot of one session is fine as well. Untrusted bytes are
+  /// safe. Errors: those of restore, invalid_state (loaded with vocabulary_only).
+  static Result<std::vector<Session>> restore_all(Model& model,
+                                                  std::span<const std::byte> snapshot);
+  static Result<std::vector<Session>> restore_all(Model& model, std::string_view path);
   /// Forgets all tokens from position `n_tokens` on, exactly. A chat session rewinds to whole
   /// messages: use it with 0 there. Errors: busy, invalid_argument, invalid_state.
   Status rewind(std::size_t n_tokens);

@@ -96,7 +96,8 @@ static Result<std::vector<std::size_t>> pool_pages(const ModelOptions& o, const 
   for (const KvGroupSpec& group : spec.kv_groups) {
     const std::size_t window = pages_for(static_cast<std::size_t>(group.window)) + 1;
     const std::size_t wanted =
-        group.window == 0 ? all : std::min(all, 5 * window + pages_for(o.chunk) + 1);
+        group.window == 0 ? all
+                          : std::min(all, (1 + kKeptStates) * window + pages_for(o.chunk) + 1);
     pages.push_back(wanted * o.sessions);
   }
   return pages;
@@ -163,7 +164,7 @@ struct EngineSetup {
   ModelSpec spec;
   EngineOptions engine;
   WeightOptions weights;
-  int n_workers = 1;
+  std::uint64_t kv_bytes = 0;
 };
 
 static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& options,
@@ -211,7 +212,9 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
     info.kv_groups.push_back({group.layers.size(), static_cast<std::size_t>(group.window),
                               KvCache::bytes_per_token({&group, 1}, kv.keys, kv.values)});
   DECANT_ASSIGN(kv.pages, pool_pages(options, info, spec));
-  kv.nodes = (info.context + kPageTokens - 1) / kPageTokens * options.sessions;
+  if (options.kv_memory == 0)  // else one for each page
+    kv.nodes = (info.context + kPageTokens - 1) / kPageTokens * options.sessions;
+  DECANT_ASSIGN(setup.kv_bytes, KvCache::pool_bytes(spec.kv_groups, kv));
   setup.weights.pack = !reference && !options.mapped;
   setup.weights.mapped = options.mapped;
   return setup;
@@ -231,7 +234,7 @@ static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
     const ModelInfo::KvGroup& group = state.info.kv_groups[g];
     plan.groups.push_back({group.n_layers, group.window, group.bytes_per_token, kv.pages[g]});
   }
-  plan.kv_bytes = KvCache::pool_bytes(groups, kv);
+  plan.kv_bytes = setup.kv_bytes;
   plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv);
   plan.total_bytes =
       plan.weights_bytes + plan.tokenizer_bytes + plan.kv_bytes + plan.workspace_bytes;
@@ -447,9 +450,7 @@ void Model::unpin_prefixes() noexcept {
 
 Result<Session> Model::session() {
   return guarded([&]() -> Result<Session> {
-    if (state_->engine == nullptr)
-      return make_error(ErrorCode::invalid_state,
-                        "the model was loaded with vocabulary_only; load it whole for sessions");
+    DECANT_TRY(state_->need_engine());
     auto session = std::make_shared<SessionState>();
     session->model = state_;
     session->sequence = std::make_shared<Sequence>(state_->engine->kv(), state_->info.context);

@@ -31,6 +31,11 @@ struct ModelState {
   ~ModelState() {
     if (engine != nullptr) engine->shutdown();
   }
+  Status need_engine() const {
+    if (engine != nullptr) return {};
+    return Error(ErrorCode::invalid_state,
+                 "the model was loaded with vocabulary_only; load it whole for sessions");
+  }
   Status need_tokenizer() const {
     if (tokenizer == nullptr) return tokenizer_error;
     return {};

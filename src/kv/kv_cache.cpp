@@ -52,26 +52,46 @@ std::uint64_t KvCache::bytes_per_token(std::span<const KvGroupSpec> groups, KvTy
   return bytes;
 }
 
-std::uint64_t KvCache::pool_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config) {
-  std::uint64_t bytes = 0;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::uint64_t pool =
-        config.pages[g] * kv_layout(groups[g], config.keys, config.values).page_stride;
-    bytes += (pool + kv_page_alignment - 1) / kv_page_alignment * kv_page_alignment;
-  }
-  return bytes;
-}
-
 static std::size_t kv_nodes(const KvConfig& config) {
   std::size_t n = config.nodes;
   for (const std::size_t pages : config.pages) n = std::max(n, pages);
   return config.prefix_cache ? n : 0;
 }
 
+/// A pool's bytes up to where the next one begins, or 0: too many.
+static std::uint64_t kv_pool_span(const KvView& view, std::size_t n_pages) {
+  const auto pool = checked_mul(n_pages, view.page_stride);
+  const auto rounded = pool ? checked_round_up(*pool, kv_page_alignment) : std::nullopt;
+  return rounded.value_or(0);
+}
+
+Result<std::uint64_t> KvCache::pool_bytes(std::span<const KvGroupSpec> groups,
+                                          const KvConfig& config) {
+  std::uint64_t total = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::size_t n_pages = config.pages[g];
+    if (std::max(n_pages, kv_nodes(config)) > INT32_MAX)
+      return make_error(ErrorCode::invalid_argument,
+                        "a KV pool of {} pages has more than 2^31 - 1; lower context, sessions or "
+                        "kv_memory",
+                        std::max(n_pages, kv_nodes(config)));
+    const std::uint64_t pool =
+        kv_pool_span(kv_layout(groups[g], config.keys, config.values), n_pages);
+    const auto sum = pool != 0 || n_pages == 0 ? checked_add(total, pool) : std::nullopt;
+    if (!sum || *sum > SIZE_MAX)
+      return make_error(ErrorCode::out_of_memory,
+                        "a KV pool of {} pages does not fit the address space; lower context, "
+                        "sessions or kv_memory",
+                        n_pages);
+    total = *sum;
+  }
+  return total;
+}
+
 std::uint64_t KvCache::table_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config) {
   std::uint64_t bytes = 0;
   for (std::size_t g = 0; g < groups.size(); ++g)
-    bytes += config.pages[g] * (groups[g].window == 0 ? 12 : 22);
+    bytes += config.pages[g] * (groups[g].window == 0 ? 12 : 21);
   const std::size_t n_nodes = kv_nodes(config);
   return n_nodes == 0 ? bytes : bytes + PrefixTree::bytes(n_nodes, groups.size());
 }
@@ -90,31 +110,15 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
                                                  const KvConfig& config) {
   std::shared_ptr<KvCache> cache(new KvCache);
   cache->salt_ = config.salt;
-  std::uint64_t total = 0;
-  std::vector<std::uint64_t> offsets;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::size_t n_pages = config.pages[g];
-    if (n_pages > INT32_MAX)
-      return make_error(ErrorCode::invalid_argument,
-                        "a KV pool of {} pages has more than 2^31 - 1; lower context, sessions or "
-                        "kv_memory",
-                        n_pages);
-    cache->views_.push_back(kv_layout(groups[g], config.keys, config.values));
-    offsets.push_back(total);
-    const auto pool = checked_mul(n_pages, cache->views_.back().page_stride);
-    const auto rounded = pool ? checked_round_up(*pool, kv_page_alignment) : std::nullopt;
-    const auto sum = rounded ? checked_add(total, *rounded) : std::nullopt;
-    if (!sum || *sum > SIZE_MAX)
-      return make_error(ErrorCode::out_of_memory,
-                        "a KV pool of {} pages does not fit the address space; lower context, "
-                        "sessions or kv_memory",
-                        n_pages);
-    total = *sum;
-  }
+  DECANT_ASSIGN(const std::uint64_t total, pool_bytes(groups, config));
   DECANT_ASSIGN(cache->memory_, PageMemory::reserve(static_cast<std::size_t>(total)));
+  std::uint64_t offset = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    cache->views_[g].pages = cache->memory_.data() + offsets[g];
     const std::size_t n = config.pages[g];
+    KvView view = kv_layout(groups[g], config.keys, config.values);
+    view.pages = cache->memory_.data() + offset;
+    offset += kv_pool_span(view, n);
+    cache->views_.push_back(view);
     Pool pool;
     pool.window = groups[g].window != 0;
     pool.n_free = n;
@@ -126,7 +130,6 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
     if (pool.window) {
       pool.older.assign(n, -1);
       pool.newer.assign(n, -1);
-      pool.kept.assign(n, 0);
       pool.listed.assign(n, 0);
     }
     cache->pools_.push_back(std::move(pool));
@@ -161,15 +164,15 @@ void KvCache::poison([[maybe_unused]] std::size_t group, [[maybe_unused]] std::i
 /// A page without references and unknown to the tree is ready for anything.
 void KvCache::make_blank(std::size_t group, std::int32_t page) {
   poison(group, page);
-  Pool& pool = pools_[group];
-  if (pool.window) pool.kept[static_cast<std::size_t>(page)] = 0;
-  pool.blank.push_back(page);  // never grows past its first size
+  pools_[group].blank.push_back(page);  // never grows past its first size
 }
 
-void KvCache::list(Pool& pool, std::int32_t page) {
+void KvCache::list(std::size_t group, std::int32_t page) {
+  Pool& pool = pools_[group];
   const auto i = static_cast<std::size_t>(page);
-  List& to = pool.kept[i] != 0 ? pool.old_kept : pool.old;
-  pool.listed[i] = pool.kept[i] != 0 ? 2 : 1;
+  const bool kept = tree_.is_kept(pool.node[i], group);
+  List& to = kept ? pool.old_kept : pool.old;
+  pool.listed[i] = kept ? 2 : 1;
   pool.older[i] = to.last;
   pool.newer[i] = -1;
   (to.last < 0 ? to.first : pool.newer[static_cast<std::size_t>(to.last)]) = page;
@@ -253,7 +256,7 @@ void KvCache::release(std::size_t group, std::int32_t page) {
   if (pool.node[i] == PrefixTree::kNone)
     make_blank(group, page);
   else if (pool.window)
-    list(pool, page);
+    list(group, page);
 }
 
 /// Whether a write into the page would be seen by others than the one table that names it.
@@ -287,8 +290,11 @@ KvSequence::KvSequence(const KvSequence& other)
   path_.reserve(max_pages());
   found_.reserve(max_pages());
   path_ = other.path_;
+  n_kept_ = other.n_kept_;
+  std::copy(other.kept_, other.kept_ + n_kept_, kept_);
   const std::lock_guard lock(cache_->mutex_);
   for (const Node node : path_) cache_->tree_.acquire(node);
+  for (std::size_t k = 0; k < n_kept_; ++k) count_kept(kept_[k], 1, false);
   for (std::size_t g = 0; g < tables_.size(); ++g) {
 #if defined(DECANT_PLANTED_FAULT) && DECANT_PLANTED_FAULT == 2
     const std::size_t n = n_pages_ - std::min<std::size_t>(n_pages_, 1);
@@ -467,6 +473,8 @@ void KvSequence::apply(std::size_t length, std::size_t own) {
     }
     first_held_[g] = first;
   }
+  // The pages of states that are left behind stay where they were listed.
+  while (n_kept_ > 0 && kept_[n_kept_ - 1] > same) count_kept(kept_[--n_kept_], -1, false);
   for (std::size_t i = path_.size(); i-- > same;) cache.tree_.release(path_[i]);
   const Node part = n_nodes < found_.size() ? found_[n_nodes] : part_;
   if (length % kPageTokens != 0 && part != PrefixTree::kNone) {  // used as well, if only now
@@ -509,43 +517,42 @@ KvSequence::Found KvSequence::seek(std::span<const Token> tokens, std::size_t li
   return {length, matched};
 }
 
-Status KvSequence::adopt(std::size_t n_tokens, std::span<const std::uint64_t> first_pages,
-                         std::span<const std::span<const std::byte>> pages) {
+Status KvSequence::adopt(std::size_t n_tokens, std::span<const StoredTable> tables,
+                         std::span<StoredPages> stored) {
   KvCache& cache = *cache_;
   const std::size_t wanted = kv_pages_for(n_tokens);
   const std::lock_guard lock(cache.mutex_);
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     const KvCache::Pool& pool = cache.pools_[g];
-    const std::size_t need = wanted - std::max(static_cast<std::size_t>(first_pages[g]), n_pages_);
+    std::size_t need = 0;
+    for (std::size_t i = std::max(tables[g].first, n_pages_); i < wanted; ++i)
+      if (stored[g].at[tables[g].pages[i - tables[g].first]] < 0) ++need;
     if (pool.n_free < need)
       return kv_full_error(pool.n_free, pool.size(), need, "to restore", n_tokens);
   }
   for (std::size_t g = 0; g < tables_.size(); ++g) {
-    const auto first = static_cast<std::size_t>(first_pages[g]);
-    const auto stride = static_cast<std::size_t>(cache.views_[g].page_stride);
+    const std::size_t first = tables[g].first;
+    const KvView& view = cache.views_[g];
     for (; first_held_[g] < std::min(first, n_pages_); ++first_held_[g])
       cache.release(g, std::exchange(tables_[g][first_held_[g]], -1));
+    first_held_[g] = std::max(first_held_[g], first);  // a window may have lost more than is stored
     for (std::size_t i = std::max(first, n_pages_); i < wanted; ++i) {
-      tables_[g][i] = cache.take(g);
-      cache.access_->write_page(cache.views_[g], tables_[g][i],
-                                pages[g].data() + (i - first) * stride);
+      const std::size_t index = tables[g].pages[i - first];
+      std::int32_t& at = stored[g].at[index];
+      if (at >= 0) {
+        cache.acquire(g, at);
+      } else {
+        at = cache.take(g);
+        cache.access_->write_page(
+            view, at, stored[g].bytes.data() + index * static_cast<std::size_t>(view.page_stride));
+      }
+      tables_[g][i] = at;
     }
-    first_held_[g] = first;
   }
   adopted_ = adopted_ || n_tokens > length_;
   length_ = n_tokens;
   n_pages_ = wanted;
   return {};
-}
-
-void KvSequence::read_pages(std::size_t group, std::vector<std::byte>& to) const {
-  const KvView& view = cache_->views_[group];
-  for (std::size_t i = first_held_[group]; i < kv_pages_for(length_); ++i) {
-    to.resize(to.size() + static_cast<std::size_t>(view.page_stride));
-    cache_->access_->read_page(
-        view, tables_[group][i],
-        to.data() + (to.size() - static_cast<std::size_t>(view.page_stride)));
-  }
 }
 
 bool KvSequence::same_path(const KvSequence& other) const {
@@ -554,23 +561,36 @@ bool KvSequence::same_path(const KvSequence& other) const {
          other.salt_ == salt_ && (n == 0 || path_.back() == other.path_.back());
 }
 
-void KvSequence::keep_windows() noexcept {
+/// Counts a state among those that are kept, or (by -1) no longer; of the pages that no table names
+/// those are listed anew whose place depends on it.
+void KvSequence::count_kept(std::size_t n_full, int by, bool relist) {
   KvCache& cache = *cache_;
-  const std::lock_guard lock(cache.mutex_);
-  const std::size_t full = length_ / kPageTokens;
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     KvCache::Pool& pool = cache.pools_[g];
     if (!pool.window) continue;
-    for (std::size_t i = first_kept(g, full * kPageTokens); i < full; ++i) {
-      std::int32_t page = tables_[g][i];
-      if (page < 0 && i < path_.size()) page = cache.tree_.page(path_[i], g);
-      if (page < 0 || pool.kept[static_cast<std::size_t>(page)] != 0) continue;
-      const bool listed = pool.listed[static_cast<std::size_t>(page)] != 0;
-      if (listed) cache.unlist(pool, page);
-      pool.kept[static_cast<std::size_t>(page)] = 1;
-      if (listed) cache.list(pool, page);
+    for (std::size_t i = first_kept(g, n_full * kPageTokens); i < n_full; ++i) {
+      const bool was_kept = cache.tree_.is_kept(path_[i], g);
+      cache.tree_.count_kept(path_[i], g, by);
+      const std::int32_t page = cache.tree_.page(path_[i], g);
+      if (!relist || cache.tree_.is_kept(path_[i], g) == was_kept || page < 0 ||
+          pool.listed[static_cast<std::size_t>(page)] == 0)
+        continue;
+      cache.unlist(pool, page);
+      cache.list(g, page);
     }
   }
+}
+
+void KvSequence::keep_windows() noexcept {
+  const std::lock_guard lock(cache_->mutex_);
+  const std::size_t n_full = length_ / kPageTokens;
+  if (n_full == 0 || path_.size() < n_full || (n_kept_ > 0 && kept_[n_kept_ - 1] == n_full)) return;
+  if (n_kept_ == kKeptStates) {
+    count_kept(kept_[0], -1, true);
+    std::copy(kept_ + 1, kept_ + n_kept_--, kept_);
+  }
+  kept_[n_kept_++] = n_full;
+  count_kept(n_full, 1, true);
 }
 
 }  // namespace decant::detail

@@ -50,8 +50,11 @@ class KvCache {
   static std::uint64_t bytes_per_token(std::span<const KvGroupSpec> groups, KvType keys,
                                        KvType values);
 
-  /// What the pools take, rounded up to 64 bytes each; and the bookkeeping of their pages.
-  static std::uint64_t pool_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config);
+  /// What the pools take, rounded up to 64 bytes each. Errors: out_of_memory (no address space has
+  /// so much), invalid_argument (more than 2^31 - 1 pages).
+  static Result<std::uint64_t> pool_bytes(std::span<const KvGroupSpec> groups,
+                                          const KvConfig& config);
+  /// The bookkeeping of their pages.
   static std::uint64_t table_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config);
 
   int n_groups() const { return static_cast<int>(views_.size()); }
@@ -65,6 +68,10 @@ class KvCache {
   bool has_tree() const { return tree_.capacity() != 0; }
   std::size_t tree_pages() const;
   KvCounters counters() const;
+  /// A page's bytes, [page_stride] of the group's view.
+  void read_page(std::size_t group, std::int32_t page, std::byte* to) const {
+    access_->read_page(views_[group], page, to);
+  }
   /// Who moves pages from now on; must outlive all sequences. At first: plain copies.
   void set_access(PageAccess& access) { access_ = &access; }
 
@@ -81,10 +88,10 @@ class KvCache {
     std::vector<std::int32_t> references;  // [pages]
     std::vector<PrefixTree::Node> node;    // [pages] that holds it in the tree, or none
     // Window groups: pages without references that the tree knows, in the order of their release.
-    // States at the ends of prompts and replies (`kept`) go after all others.
+    // Those of states that sequences keep go after all others.
     List old, old_kept;
     std::vector<std::int32_t> older, newer;  // [pages]
-    std::vector<std::uint8_t> kept, listed;  // [pages] 0 or 1; listed: 1 in old, 2 in old_kept
+    std::vector<std::uint8_t> listed;        // [pages] 1 in old, 2 in old_kept, 0 in none
     std::size_t size() const { return references.size(); }
   };
 
@@ -95,7 +102,7 @@ class KvCache {
   void release(std::size_t group, std::int32_t page);
   bool is_shared(std::size_t group, std::int32_t page) const;
   void make_blank(std::size_t group, std::int32_t page);
-  void list(Pool& pool, std::int32_t page);
+  void list(std::size_t group, std::int32_t page);
   void unlist(Pool& pool, std::int32_t page);
   void evict(PrefixTree::Node node);
   void forget_window_page(std::size_t group, std::int32_t page);
@@ -110,6 +117,17 @@ class KvCache {
   PrefixTree tree_;
   KvCounters counters_;
 };
+
+/// A group's pages in a snapshot, and where in the pool those lie that were brought in: sequences
+/// that share a page of the snapshot share it again.
+struct StoredPages {
+  std::span<const std::byte> bytes;  // [n_pages][page_stride]
+  std::vector<std::int32_t> at;      // [n_pages] page of the pool, -1: not yet
+};
+
+/// Of the states that a sequence had at the ends of prompts and replies, the last so many are kept:
+/// what their next token sees is reused after all other pages that left a window.
+inline constexpr std::size_t kKeptStates = 4;
 
 /// The block tables of one sequence. Returns its pages when destroyed. Not thread-safe by itself;
 /// sequences of one cache may be used from different threads.
@@ -142,18 +160,25 @@ class KvSequence {
   Found seek(std::span<const Token> tokens, std::size_t limit) noexcept;
   /// Forgets positions from `n_tokens` on, and more when a window lost what comes before them.
   void truncate(std::size_t n_tokens) noexcept { seek({}, n_tokens); }
-  /// Positions [length, n_tokens) from a snapshot: of each group the pages from `first[group]` on,
-  /// one after another. The length is a multiple of a page. The tree does not learn these pages:
+  /// What a snapshot holds of a sequence in one group: its pages from `first` on.
+  struct StoredTable {
+    std::size_t first = 0;
+    std::vector<std::uint32_t> pages;  // indices into StoredPages, no two equal
+  };
+  /// Positions [length, n_tokens) from a snapshot; tables and pages are [n_groups], and what a
+  /// window shows at n_tokens is among them. The length is a multiple of a page. Sequences that
+  /// took pages of `stored` before must still have them. The tree does not learn these pages:
   /// nobody knows whether they hold what the tokens would give. Errors: out_of_memory; then nothing
   /// changes.
-  Status adopt(std::size_t n_tokens, std::span<const std::uint64_t> first,
-               std::span<const std::span<const std::byte>> pages);
-  /// Where the pages begin that the sequence holds, and their bytes, appended.
+  Status adopt(std::size_t n_tokens, std::span<const StoredTable> tables,
+               std::span<StoredPages> stored);
+  /// Where the pages begin that the sequence holds.
   std::size_t first_page(std::size_t group) const { return first_held_[group]; }
-  void read_pages(std::size_t group, std::vector<std::byte>& to) const;
+  /// Of the full pages, the tokens of those that the tree has.
+  std::size_t published() const { return path_.size() * kPageTokens; }
   /// Whether both hold the same full pages of the tree and only a part of a page behind them.
   bool same_path(const KvSequence& other) const;
-  /// What the next token sees is worth keeping: other pages that left windows are reused first.
+  /// What the next token sees is kept, and of the states kept before the last kKeptStates - 1.
   void keep_windows() noexcept;
 
   /// [n_groups] pointers to page numbers; -1 before a window.
@@ -172,6 +197,7 @@ class KvSequence {
   void apply(std::size_t length, std::size_t own);
   void publish(std::span<const Token> tokens);
   Node publish_page(std::span<const Token> tokens, std::size_t i);
+  void count_kept(std::size_t n_full, int by, bool relist);
 
   std::shared_ptr<KvCache> cache_;
   Hash128 salt_;
@@ -181,6 +207,8 @@ class KvSequence {
   std::vector<const std::int32_t*> table_pointers_;  // [n_groups]
   std::vector<std::size_t> first_held_;              // [n_groups]: of the table
   std::vector<Node> path_;                           // nodes of the first full pages, in use
+  std::size_t kept_[kKeptStates] = {};               // states: full pages before them, ascending
+  std::size_t n_kept_ = 0;
   // Of a seek: the nodes that hold the tokens, and one that begins like what comes after them.
   std::vector<Node> found_;
   Node part_ = PrefixTree::kNone;

@@ -10,6 +10,7 @@ void PrefixTree::create(std::size_t n_nodes, std::size_t n_groups, std::uint64_t
   hash_mask_ = hash_mask;
   nodes_.resize(n_nodes);
   pages_.assign(n_nodes * n_groups, -1);
+  kept_.assign(n_nodes * n_groups, 0);
   buckets_.assign(std::bit_ceil(std::max<std::size_t>(n_nodes, 1)), kNone);
   for (std::size_t i = n_nodes; i-- > 0;) {
     nodes_[i].next_in_bucket = first_free_;
@@ -18,7 +19,7 @@ void PrefixTree::create(std::size_t n_nodes, std::size_t n_groups, std::uint64_t
 }
 
 std::uint64_t PrefixTree::bytes(std::size_t n_nodes, std::size_t n_groups) {
-  return n_nodes * (sizeof(Entry) + n_groups * sizeof(std::int32_t)) +
+  return n_nodes * (sizeof(Entry) + 2 * n_groups * sizeof(std::int32_t)) +
          std::bit_ceil(std::max<std::size_t>(n_nodes, 1)) * sizeof(Node);
 }
 

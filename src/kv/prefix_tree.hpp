@@ -54,6 +54,10 @@ class PrefixTree {
     pages_[slot(node, group)] = page;
   }
 
+  /// How many window states that sequences keep need the node's page in a group.
+  bool is_kept(Node node, std::size_t group) const { return kept_[slot(node, group)] != 0; }
+  void count_kept(Node node, std::size_t group, int by) { kept_[slot(node, group)] += by; }
+
  private:
   struct Entry {
     Hash128 hash, salt;
@@ -76,8 +80,8 @@ class PrefixTree {
   }
 
   std::vector<Entry> nodes_;
-  std::vector<std::int32_t> pages_;  // [nodes][groups]
-  std::vector<Node> buckets_;        // a power of two
+  std::vector<std::int32_t> pages_, kept_;  // [nodes][groups]
+  std::vector<Node> buckets_;               // a power of two
   std::size_t n_groups_ = 0, size_ = 0;
   std::uint64_t hash_mask_ = 0;
   Node first_free_ = kNone, first_root_ = kNone;

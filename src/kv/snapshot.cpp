@@ -8,7 +8,7 @@
 namespace decant::detail {
 
 static constexpr char kSnapshotMagic[] = {'d', 'e', 'c', 'a', 'n', 't', 'K', 'V'};
-static constexpr std::uint32_t kSnapshotVersion = 1;
+static constexpr std::uint32_t kSnapshotVersion = 2;
 static constexpr std::uint64_t kSnapshotMostTokens = std::uint64_t{1} << 24,
                                kSnapshotMostGroups = 1 << 16;
 
@@ -44,30 +44,38 @@ struct SnapshotWriter {
   }
 };
 
-std::vector<std::byte> write_snapshot_head(const Snapshot& s) {
+std::vector<std::byte> write_snapshot_head(const Snapshot& snapshot) {
   SnapshotWriter w;
+  const SnapshotShape& shape = snapshot.shape;
   for (const char c : kSnapshotMagic) w.bytes.push_back(static_cast<std::byte>(c));
   w.u32(kSnapshotVersion);
-  w.u32(s.kind);
-  w.hash(s.shape.fingerprint);
-  w.u32(static_cast<std::uint32_t>(s.shape.keys));
-  w.u32(static_cast<std::uint32_t>(s.shape.values));
-  w.u64(s.shape.groups.size());
-  for (const SnapshotShape::Group& group : s.shape.groups) {
-    w.u64(group.window);
-    w.u64(group.page_bytes);
+  w.hash(shape.fingerprint);
+  w.u32(static_cast<std::uint32_t>(shape.keys));
+  w.u32(static_cast<std::uint32_t>(shape.values));
+  w.u64(shape.groups.size());
+  for (std::size_t g = 0; g < shape.groups.size(); ++g) {
+    w.u64(shape.groups[g].window);
+    w.u64(shape.groups[g].page_bytes);
+    w.u64(snapshot.n_pages[g]);
   }
-  w.tokens(s.tokens);
-  w.u64(s.messages.size());
-  for (const Message& message : s.messages) {
-    w.text(message.role);
-    w.text(message.content);
-    w.text(message.json);
+  w.u64(snapshot.sessions.size());
+  for (const SnapshotSession& s : snapshot.sessions) {
+    w.u32(s.kind);
+    w.tokens(s.tokens);
+    w.u64(s.messages.size());
+    for (const Message& message : s.messages) {
+      w.text(message.role);
+      w.text(message.content);
+      w.text(message.json);
+    }
+    w.u64(s.generated.size());
+    for (const auto& reply : s.generated) w.tokens(reply);
+    w.u64(s.n_computed);
+    for (const KvSequence::StoredTable& table : s.tables) {
+      w.u64(table.first);
+      for (const std::uint32_t page : table.pages) w.u32(page);
+    }
   }
-  w.u64(s.generated.size());
-  for (const auto& reply : s.generated) w.tokens(reply);
-  w.u64(s.n_computed);
-  for (const std::uint64_t first : s.first_page) w.u64(first);
   return std::move(w.bytes);
 }
 
@@ -138,33 +146,32 @@ struct SnapshotReader {
   }
 };
 
-Result<Snapshot> parse_snapshot(std::span<const std::byte> bytes) {
-  if (bytes.size() < sizeof kSnapshotMagic ||
-      std::memcmp(bytes.data(), kSnapshotMagic, sizeof kSnapshotMagic) != 0)
-    return snapshot_error("is none: it does not begin with 'decantKV'");
-  SnapshotReader r{bytes.subspan(sizeof kSnapshotMagic)};
-  Snapshot s;
-  DECANT_ASSIGN(const std::uint32_t version, r.u32());
-  if (version != kSnapshotVersion)
-    return make_error(ErrorCode::invalid_file,
-                      "the snapshot has version {}; this build reads version {}", version,
-                      kSnapshotVersion);
-  DECANT_ASSIGN(s.kind, r.u32());
-  DECANT_ASSIGN(s.shape.fingerprint.low, r.number(8));
-  DECANT_ASSIGN(s.shape.fingerprint.high, r.number(8));
-  DECANT_ASSIGN(const std::uint32_t keys, r.u32());
-  DECANT_ASSIGN(const std::uint32_t values, r.u32());
-  if (std::max(keys, values) > static_cast<std::uint32_t>(KvType::int8))
-    return snapshot_error("names a KV type that there is not");
-  s.shape.keys = static_cast<KvType>(keys);
-  s.shape.values = static_cast<KvType>(values);
-  DECANT_ASSIGN(const std::size_t n_groups, r.count(kSnapshotMostGroups, 16));
-  for (std::size_t g = 0; g < n_groups; ++g) {
-    SnapshotShape::Group group{};
-    DECANT_ASSIGN(group.window, r.number(8));
-    DECANT_ASSIGN(group.page_bytes, r.number(8));
-    s.shape.groups.push_back(group);
+/// What is known while tables are read: pages are numbered as they are first named, and a page
+/// stands for the same positions in all tables.
+using SnapshotNamed = std::vector<std::uint64_t>;  // [pages named] index in their tables
+
+static Status parse_table(SnapshotReader& r, const SnapshotShape::Group& group,
+                          std::uint64_t n_computed, SnapshotNamed& named,
+                          KvSequence::StoredTable& table) {
+  const std::uint64_t n_pages = (n_computed + kPageTokens - 1) / kPageTokens;
+  DECANT_ASSIGN(const std::uint64_t first, r.number(8));
+  if (first > snapshot_first_needed(group, n_computed) || first > n_pages)
+    return snapshot_error("lacks pages that its next token sees");
+  table.first = static_cast<std::size_t>(first);
+  for (std::uint64_t i = first; i < n_pages; ++i) {
+    DECANT_ASSIGN(const std::uint32_t page, r.u32());
+    if (page == named.size()) named.push_back(i);
+    if (page >= named.size() || named[page] != i)
+      return snapshot_error("names a page that cannot be there");
+    table.pages.push_back(page);
   }
+  return {};
+}
+
+static Result<SnapshotSession> parse_session(SnapshotReader& r, const SnapshotShape& shape,
+                                             std::vector<SnapshotNamed>& named) {
+  SnapshotSession s;
+  DECANT_ASSIGN(s.kind, r.u32());
   DECANT_ASSIGN(s.tokens, r.tokens());
   DECANT_ASSIGN(const std::size_t n_messages, r.count(UINT64_MAX, 24));
   for (std::size_t i = 0; i < n_messages; ++i) {
@@ -181,20 +188,54 @@ Result<Snapshot> parse_snapshot(std::span<const std::byte> bytes) {
   }
   DECANT_ASSIGN(s.n_computed, r.number(8));
   if (s.n_computed > s.tokens.size()) return snapshot_error("has more pages than tokens");
-  if (s.n_computed != 0) {
-    const std::uint64_t n_pages = (s.n_computed + kPageTokens - 1) / kPageTokens;
-    for (const SnapshotShape::Group& group : s.shape.groups) {
-      DECANT_ASSIGN(const std::uint64_t first, r.number(8));
-      if (first > snapshot_first_needed(group, s.n_computed) || first > n_pages)
-        return snapshot_error("lacks pages that its next token sees");
-      s.first_page.push_back(first);
-    }
-    for (std::size_t g = 0; g < s.shape.groups.size(); ++g) {
-      const auto size = checked_mul(n_pages - s.first_page[g], s.shape.groups[g].page_bytes);
-      if (!size || *size > r.left.size()) return snapshot_error("ends too early");
-      s.pages.push_back(r.left.first(static_cast<std::size_t>(*size)));
-      r.left = r.left.subspan(static_cast<std::size_t>(*size));
-    }
+  if (s.n_computed == 0) return s;
+  s.tables.resize(shape.groups.size());
+  for (std::size_t g = 0; g < shape.groups.size(); ++g)
+    DECANT_TRY(parse_table(r, shape.groups[g], s.n_computed, named[g], s.tables[g]));
+  return s;
+}
+
+Result<Snapshot> parse_snapshot(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof kSnapshotMagic ||
+      std::memcmp(bytes.data(), kSnapshotMagic, sizeof kSnapshotMagic) != 0)
+    return snapshot_error("is none: it does not begin with 'decantKV'");
+  SnapshotReader r{bytes.subspan(sizeof kSnapshotMagic)};
+  Snapshot s;
+  DECANT_ASSIGN(const std::uint32_t version, r.u32());
+  if (version != kSnapshotVersion)
+    return make_error(ErrorCode::invalid_file,
+                      "the snapshot has version {}; this build reads version {}", version,
+                      kSnapshotVersion);
+  DECANT_ASSIGN(s.shape.fingerprint.low, r.number(8));
+  DECANT_ASSIGN(s.shape.fingerprint.high, r.number(8));
+  DECANT_ASSIGN(const std::uint32_t keys, r.u32());
+  DECANT_ASSIGN(const std::uint32_t values, r.u32());
+  if (std::max(keys, values) > static_cast<std::uint32_t>(KvType::int8))
+    return snapshot_error("names a KV type that there is not");
+  s.shape.keys = static_cast<KvType>(keys);
+  s.shape.values = static_cast<KvType>(values);
+  DECANT_ASSIGN(const std::size_t n_groups, r.count(kSnapshotMostGroups, 24));
+  for (std::size_t g = 0; g < n_groups; ++g) {
+    SnapshotShape::Group group{};
+    DECANT_ASSIGN(group.window, r.number(8));
+    DECANT_ASSIGN(group.page_bytes, r.number(8));
+    DECANT_ASSIGN(const std::uint64_t n_pages, r.number(8));
+    s.shape.groups.push_back(group);
+    s.n_pages.push_back(n_pages);
+  }
+  DECANT_ASSIGN(const std::size_t n_sessions, r.count(kSnapshotMostSessions, 36));
+  if (n_sessions == 0) return snapshot_error("holds no session");
+  std::vector<SnapshotNamed> named(n_groups);
+  for (std::size_t i = 0; i < n_sessions; ++i) {
+    DECANT_ASSIGN(SnapshotSession session, parse_session(r, s.shape, named));
+    s.sessions.push_back(std::move(session));
+  }
+  for (std::size_t g = 0; g < n_groups; ++g) {
+    if (s.n_pages[g] != named[g].size()) return snapshot_error("holds pages that nothing names");
+    const auto size = checked_mul(s.n_pages[g], s.shape.groups[g].page_bytes);
+    if (!size || *size > r.left.size()) return snapshot_error("ends too early");
+    s.pages.push_back(r.left.first(static_cast<std::size_t>(*size)));
+    r.left = r.left.subspan(static_cast<std::size_t>(*size));
   }
   if (!r.left.empty()) return snapshot_error("has bytes behind its end");
   return s;

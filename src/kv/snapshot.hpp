@@ -1,11 +1,14 @@
-// A session as bytes: tokens, messages, and the pages of what was run. Little-endian:
+// Sessions as bytes: tokens, messages, and the pages of what was run, each page once however many
+// of the sessions share it. Little-endian:
 //
-//   "decantKV", version, flags, fingerprint of the model, KV types, shape of each group,
-//   kind, tokens, messages, tokens of replies, pages group by group, checksum
+//   "decantKV", version, fingerprint of the model, KV types,
+//   of each group its shape and the number of its pages,
+//   of each session kind, tokens, messages, tokens of replies and block tables,
+//   pages group by group, checksum
 //
 // Bytes may come from anywhere: every length is checked against what is left before it is believed,
-// and the size of the pages follows from the header. Slots of a partial page that hold no token are
-// written as zeros: they may hold what others left there.
+// and the size of the pages follows from the header. Slots of a page that no session's token is in
+// are written as zeros: they may hold what others left there.
 #pragma once
 
 #include <string>
@@ -26,17 +29,25 @@ struct SnapshotShape {
   std::vector<Group> groups;
 };
 
-struct Snapshot {
-  SnapshotShape shape;
-  std::uint32_t kind = 0;  // the session's, as its owner numbers it
+struct SnapshotSession {
+  std::uint32_t kind = 0;  // as its owner numbers it
   std::vector<Token> tokens;
   std::vector<Message> messages;
-  std::vector<std::vector<Token>> generated;  // at most one for each message
-  std::uint64_t n_computed = 0;               // tokens whose pages are there
-  std::vector<std::uint64_t> first_page;      // [n_groups] if there are any: those before are not
-  /// Of a parsed snapshot: views into its bytes, [n_groups] runs of pages.
+  std::vector<std::vector<Token>> generated;    // at most one for each message
+  std::uint64_t n_computed = 0;                 // tokens whose pages are there
+  std::vector<KvSequence::StoredTable> tables;  // [n_groups] if there are any
+};
+
+struct Snapshot {
+  SnapshotShape shape;
+  std::vector<std::uint64_t> n_pages;  // [n_groups], numbered as tables name them first
+  std::vector<SnapshotSession> sessions;
+  /// Of a parsed snapshot: views into its bytes, [n_groups].
   std::vector<std::span<const std::byte>> pages;
 };
+
+/// Each restored session takes memory for its block tables, whatever it holds.
+inline constexpr std::size_t kSnapshotMostSessions = 4096;
 
 /// Everything before the pages.
 std::vector<std::byte> write_snapshot_head(const Snapshot& snapshot);

@@ -394,6 +394,13 @@ inline std::vector<Token> copy(std::span<const Token> tokens) {
   return {tokens.begin(), tokens.end()};
 }
 
+/// Whether sessions and pins hold so many pages. A worker lets go of its a moment after the end.
+inline bool pages_settle_at(std::size_t n, const decant::Model& model) {
+  for (int i = 0; i < 2000 && model.metrics().kv_pages_used != n; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return model.metrics().kv_pages_used == n;
+}
+
 /// Everything that a reply still has to say.
 inline std::string read_all(decant::Reply& reply) {
   std::string text;

@@ -162,6 +162,17 @@ TEST_CASE("what cannot be loaded cannot be planned, with the same words") {
   options.sessions = 0;
   const std::string path = folder.write("tiny.gguf", random_model().file());
   CHECK(decant::Model::plan(path, options).error().code() == ErrorCode::invalid_argument);
+  options.sessions = 65536;
+  options.context = std::size_t{1} << 24;
+  for (const char* architecture : {"llama", "gemma3"}) {
+    TinySpec spec;
+    spec.architecture = architecture;
+    const std::string huge = folder.write("huge.gguf", random_model(spec).file());
+    const auto plan = decant::Model::plan(huge, options);
+    REQUIRE_FALSE(plan);
+    CHECK(plan.error().code() == ErrorCode::invalid_argument);
+    CHECK(plan.error().message() == decant::Model::load(huge, options).error().message());
+  }
   TinyModel broken = random_model();
   broken.drop("blk.1.attn_k.weight");
   const std::string bad = folder.write("bad.gguf", broken.file());

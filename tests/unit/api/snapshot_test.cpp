@@ -216,3 +216,159 @@ TEST_CASE("snapshots do not fit a pool that others fill, and not a session that 
   reply.cancel();
   reply.wait().value();
 }
+
+TEST_CASE("sessions saved together hold what they share once, before and after") {
+  const TempFolder folder;
+  for (const char* architecture : {"llama", "gemma3"})
+    for (const KvType kv : {KvType::f16, KvType::int8})
+      for (const bool prefix_cache : {true, false}) {
+        CAPTURE(architecture, static_cast<int>(kv), prefix_cache);
+        const TinyModel tiny = random_model(snapshot_spec(architecture));
+        const ModelOptions options = snapshot_options(decant::Backend::cpu, kv, prefix_cache);
+        auto model = tiny.load(options);
+        std::vector<decant::Session> sessions;
+        sessions.push_back(session_with(model, TinyRandom(1).tokens(200)));
+        (void)sessions[0].logits().value();
+        sessions.push_back(sessions[0].fork().value());
+        sessions.push_back(sessions[0].fork(150).value());
+        sessions[2].append(TinyRandom(2).tokens(30)).value();
+        (void)sessions[2].logits().value();
+        sessions.push_back(sessions[2].fork().value());
+        sessions.push_back(session_with(model, TinyRandom(3).tokens(20)));  // not run
+        sessions.push_back(model.session().value());
+        std::vector<const decant::Session*> all;
+        for (const auto& s : sessions) all.push_back(&s);
+        const auto bytes = decant::Session::save_all(all).value();
+        const std::size_t used = model.metrics().kv_pages_used;
+        // 13 pages, and of the third session what begins in page 9; but all of it where a window
+        // had let go what is seen at 150.
+        const bool lost = !prefix_cache && std::string(architecture) == "gemma3";
+        CHECK(used == 13 + (lost ? 12 : 3));
+        std::size_t apart = 0;
+        for (const auto& s : sessions) apart += s.save().value().size();
+        CHECK(bytes.size() * 10 < apart * (lost ? 6 : 4));
+        std::vector<Told> expected;
+        const std::string path = folder.file("all.kv");
+        decant::Session::save_all(all, path).value();
+        CHECK(std::filesystem::file_size(path) == bytes.size());
+        for (std::size_t i = 0; i < 5; ++i) expected.push_back(tell(sessions[i], 24));
+
+        for (const bool other_cache : {true, false}) {
+          auto other = tiny.load(snapshot_options(decant::Backend::cpu, kv, other_cache));
+          auto restored = decant::Session::restore_all(other, std::span(bytes)).value();
+          REQUIRE(restored.size() == 6);
+          CHECK(other.metrics().kv_pages_used == used);
+          std::vector<const decant::Session*> again;
+          for (const auto& s : restored) again.push_back(&s);
+          CHECK(decant::Session::save_all(again).value() == bytes);
+          for (std::size_t i = 0; i < 5; ++i) CHECK(tell(restored[i], 24) == expected[i]);
+          CHECK(restored[5].tokens().empty());
+          CHECK(other.metrics().kv_copied_pages > 0);  // shared to the end
+          restored.clear();
+          CHECK(pages_settle_at(0, other));
+          // The same from a file, into a model that knows other sessions.
+          auto from_file = decant::Session::restore_all(other, path).value();
+          REQUIRE(from_file.size() == 6);
+          for (std::size_t i = 5; i-- > 0;) CHECK(tell(from_file[i], 24) == expected[i]);
+        }
+        // One alone is a snapshot of one.
+        const auto one = sessions[0].save().value();
+        CHECK(decant::Session::restore_all(model, std::span(one)).value().size() == 1);
+        CHECK(sessions[4].restore(std::span(bytes)).error().code() == ErrorCode::invalid_argument);
+        CHECK(sessions[4].tokens().size() == 44);
+      }
+}
+
+TEST_CASE("sessions that cannot be saved or restored together") {
+  const TinyModel tiny = random_model(snapshot_spec("gemma3"));
+  const ModelOptions options = snapshot_options(decant::Backend::cpu, KvType::f16, false);
+  auto model = tiny.load(options), other = tiny.load(options);
+  auto a = session_with(model, TinyRandom(1).tokens(40));
+  auto b = session_with(model, TinyRandom(2).tokens(40));
+  auto foreign = session_with(other, TinyRandom(1).tokens(40));
+  (void)a.logits().value();
+  (void)b.logits().value();
+  const auto refused = [](std::vector<const decant::Session*> sessions, ErrorCode code) {
+    const auto saved = decant::Session::save_all(sessions);
+    return !saved && saved.error().code() == code;
+  };
+  CHECK(refused({}, ErrorCode::invalid_argument));
+  CHECK(refused({&a, nullptr}, ErrorCode::invalid_argument));
+  CHECK(refused({&a, &foreign}, ErrorCode::invalid_argument));
+  CHECK(refused(std::vector<const decant::Session*>(4097, &a), ErrorCode::invalid_argument));
+  GenerateOptions endless;
+  endless.ignore_end = true;
+  {
+    auto reply = b.generate(endless).value();
+    if (!reply.finished()) CHECK(refused({&a, &b}, ErrorCode::busy));
+    reply.cancel();
+    reply.wait().value();
+  }
+  const std::vector<const decant::Session*> both{&a, &b};
+  const auto bytes = decant::Session::save_all(both).value();
+
+  ModelOptions scarce = options;
+  scarce.sessions = 1;
+  scarce.context = 64;
+  auto small = tiny.load(scarce);  // room for one of the two
+  const auto full = decant::Session::restore_all(small, std::span(bytes));
+  REQUIRE_FALSE(full);
+  CHECK(full.error().code() == ErrorCode::out_of_memory);
+  CHECK(small.metrics().kv_pages_used == 0);
+  ModelOptions words;
+  words.vocabulary_only = true;
+  auto vocabulary = tiny.load(words);
+  CHECK(decant::Session::restore_all(vocabulary, std::span(bytes)).error().code() ==
+        ErrorCode::invalid_state);
+
+  // A right checksum over wrong bytes: an error or sessions that can be used, never harm.
+  const std::size_t body = bytes.size() - decant::detail::kSnapshotChecksumBytes;
+  std::size_t n_restored = 0;
+  for (std::size_t i = 8; i < 900; ++i)
+    for (const std::byte flip : {std::byte{1}, std::byte{2}, std::byte{0x80}}) {
+      std::vector<std::byte> changed(bytes.begin(),
+                                     bytes.begin() + static_cast<std::ptrdiff_t>(body));
+      changed[i] ^= flip;
+      decant::detail::finish_snapshot(changed);
+      auto sessions = decant::Session::restore_all(other, std::span(changed));
+      if (!sessions) continue;
+      ++n_restored;
+      for (auto& s : *sessions) {
+        auto fork = s.fork();
+        if (fork && fork->tokens().size() > 3) fork->rewind(3).value();
+        (void)s.save();
+      }
+    }
+  CHECK(n_restored > 0);
+  CHECK(other.metrics().kv_pages_used == 0);
+}
+
+TEST_CASE("a window that lost a page of a restored beginning") {
+  // The cache has the snapshot's beginning in the pages that see everything, but not all that the
+  // window's layers showed there.
+  const TinyModel tiny = random_model(snapshot_spec("gemma3"));
+  ModelOptions options = snapshot_options(decant::Backend::cpu, KvType::f16);
+  options.sessions = 1;
+  auto model = tiny.load(options);
+  for (const std::size_t n : {96u, 100u, 112u, 120u, 128u}) {
+    CAPTURE(n);
+    const auto tokens = TinyRandom(n).tokens(n);
+    std::vector<std::byte> bytes;
+    Told expected;
+    {
+      auto session = session_with(model, tokens);
+      (void)session.logits().value();
+      bytes = session.save().value();
+      expected = tell(session, 24);
+      session.rewind(n).value();
+      session.append(TinyRandom(7).tokens(300)).value();
+      (void)session.logits().value();  // goes on until the window's pages are reused
+    }
+    auto restored = model.session().value();
+    restored.restore(std::span(bytes)).value();
+    auto fork = restored.fork().value();
+    (void)fork.save().value();
+    CHECK(tell(restored, 24) == expected);
+    CHECK(tell(fork, 24) == expected);
+  }
+}

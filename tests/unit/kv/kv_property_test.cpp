@@ -3,6 +3,7 @@
 // is read back before it is "computed". Compiled a second time with planted faults
 // (tests/CMakeLists), which this test must find.
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
@@ -47,7 +48,7 @@ class Simulation {
           rewind(*sequences_[pick], below(sequences_[pick]->tokens.size() + 1));
         break;
       case 5:
-        if (!sequences_.empty() && sequences_.size() < kMost) save_and_restore(*sequences_[pick]);
+        if (!sequences_.empty() && sequences_.size() < kMost) save_and_restore();
         break;
       case 4:
         if (!sequences_.empty()) sequences_[pick]->kv.keep_windows();
@@ -97,25 +98,56 @@ class Simulation {
     }
   }
 
-  /// Its pages as bytes, and a new sequence from them, as Session::restore does it.
-  void save_and_restore(const Simulated& s) {
-    const std::size_t n = s.kv.length();
-    std::vector<std::uint64_t> first;
-    std::vector<std::vector<std::byte>> bytes(static_cast<std::size_t>(cache_->n_groups()));
-    for (std::size_t g = 0; g < bytes.size(); ++g) {
-      first.push_back(s.kv.first_page(g));
-      s.kv.read_pages(g, bytes[g]);
+  /// A few sequences' pages as bytes, each once, and new sequences from them, as
+  /// Session::restore_all does it. They use no more pages than the old ones.
+  void save_and_restore() {
+    std::vector<const Simulated*> saved;
+    for (std::size_t n = 1 + below(3); n > 0; --n)
+      saved.push_back(sequences_[below(sequences_.size())].get());
+    const auto n_groups = static_cast<std::size_t>(cache_->n_groups());
+    std::vector<std::vector<std::byte>> bytes(n_groups);
+    std::vector<std::map<std::int32_t, std::uint32_t>> index(n_groups);
+    std::vector<std::vector<KvSequence::StoredTable>> tables(saved.size());
+    for (std::size_t k = 0; k < saved.size(); ++k)
+      for (std::size_t g = 0; g < n_groups; ++g) {
+        KvSequence::StoredTable table{saved[k]->kv.first_page(g), {}};
+        for (std::size_t i = table.first; i * kPageTokens < saved[k]->kv.length(); ++i) {
+          const std::int32_t page = saved[k]->kv.block_tables()[g][i];
+          const auto at = index[g].emplace(page, index[g].size());
+          table.pages.push_back(at.first->second);
+          if (!at.second) continue;
+          const auto stride = static_cast<std::size_t>(cache_->views()[g].page_stride);
+          bytes[g].resize(bytes[g].size() + stride);
+          cache_->read_page(g, page, bytes[g].data() + (bytes[g].size() - stride));
+        }
+        tables[k].push_back(std::move(table));
+      }
+    std::vector<StoredPages> stored;
+    for (std::size_t g = 0; g < n_groups; ++g)
+      stored.push_back({bytes[g], std::vector<std::int32_t>(index[g].size(), -1)});
+    std::vector<std::size_t> free_before;
+    for (int g = 0; g < cache_->n_groups(); ++g) free_before.push_back(cache_->free_pages(g));
+    std::vector<std::unique_ptr<Simulated>> all;
+    for (std::size_t k = 0; k < saved.size(); ++k) {
+      const Simulated& s = *saved[k];
+      const std::size_t n = s.kv.length();
+      all.push_back(
+          std::make_unique<Simulated>(Simulated{KvSequence(cache_, kTokens), s.tokens, s.value}));
+      KvSequence& kv = all.back()->kv;
+      kv.seek(s.tokens, n / kPageTokens * kPageTokens);
+      kv.truncate(kv.length() / kPageTokens * kPageTokens);
+      if (n != 0 && !kv.adopt(n, tables[k], stored)) return;
+      check_seen(*all.back(), n);
     }
-    const std::vector<std::span<const std::byte>> pages(bytes.begin(), bytes.end());
-    auto restored =
-        std::make_unique<Simulated>(Simulated{KvSequence(cache_, kTokens), s.tokens, s.value});
-    restored->kv.seek(restored->tokens, n / kPageTokens * kPageTokens);
-    restored->kv.truncate(restored->kv.length() / kPageTokens * kPageTokens);
-    if (n == 0 || !restored->kv.adopt(n, first, pages)) return;
-    ++n_restored;
-    if (below(2) == 0) check_seen(*restored, n);
-    if (below(2) == 0) rewind(*restored, below(restored->tokens.size() + 1));
-    sequences_.push_back(std::move(restored));
+    for (std::size_t g = 0; g < n_groups; ++g)
+      if (free_before[g] - cache_->free_pages(static_cast<int>(g)) > index[g].size())
+        FAIL("a shared page was restored twice");
+    for (auto& s : all) {
+      if (sequences_.size() == kMost) return;
+      ++n_restored;
+      if (below(2) == 0) rewind(*s, below(s->tokens.size() + 1));
+      sequences_.push_back(std::move(s));
+    }
   }
 
   void rewind(Simulated& s, std::size_t n) {

@@ -308,6 +308,46 @@ TEST_CASE("window states at the ends of turns are reused last") {
   }
 }
 
+TEST_CASE("a sequence keeps its last four window states, others keep theirs") {
+  // A window of 32: at the end of a turn, the token before sees two pages more than its own.
+  const auto cache = tree_cache(80, 32, 26);
+  const auto tokens = text(320), second = text(96, 5000), filler = text(320, 9000);
+  KvSequence other(cache, 400);
+  REQUIRE(run(other, second, 16));
+  other.keep_windows();
+  REQUIRE(run(other, text(160, 5000), 16));  // 10 pages; those of 64 to 95 have left the window
+  KvSequence a(cache, 400);
+  for (std::size_t n = 32; n <= 320; n += 48) {  // states at 32, 80, 128, 176, 224, 272, 320
+    REQUIRE(run(a, std::span(tokens).first(n), 16));
+    a.keep_windows();
+    a.keep_windows();  // no new state
+  }
+  {
+    KvSequence b(cache, 400);
+    REQUIRE(run(b, filler, 16));
+    REQUIRE(cache->counters().reused_pages > 0);
+  }
+  const auto holds = [&](std::span<const Token> all, std::size_t n) {
+    KvSequence c(cache, 400);
+    return c.seek(all, n).length == n;
+  };
+  for (const std::size_t n : {176u, 224u, 272u, 320u}) CHECK(holds(tokens, n));
+  for (const std::size_t n : {32u, 80u, 128u}) CHECK_FALSE(holds(tokens, n));
+  CHECK(holds(text(160, 5000), 96));
+
+  // Going back makes room: the states behind are no longer this sequence's.
+  a.truncate(176);
+  for (std::size_t n = 192; n <= 224; n += 16) {
+    REQUIRE(run(a, std::span(tokens).first(n), 16));
+    a.keep_windows();
+  }
+  {
+    KvSequence b(cache, 400);
+    REQUIRE(run(b, text(320, 20000), 16));
+  }
+  for (const std::size_t n : {176u, 192u, 208u, 224u}) CHECK(holds(tokens, n));
+}
+
 TEST_CASE("a model of windows alone") {
   KvConfig config;
   config.pages = {16};
