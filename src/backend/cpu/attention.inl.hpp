@@ -26,7 +26,7 @@ struct KvBF16 {
   static constexpr std::size_t kBytes = 2;
 };
 
-/// Pages of int8 are widened to f32 first, which is exact.
+/// int8 is widened to f32, which is exact: keys on their way into registers, values page by page.
 struct KvInt8 : KvF32 {};
 template <class Kv>
 inline constexpr bool kWidened = false;
@@ -35,20 +35,6 @@ inline constexpr bool kWidened<KvInt8> = true;
 /// The bytes of an element in its page.
 template <class Kv>
 inline constexpr std::size_t kStoredBytes = kWidened<Kv> ? 1 : Kv::kBytes;
-
-/// int8 keys [key_dim / 4][16][4] to [key_dim][16].
-DECANT_KERNEL void widen_keys(const std::byte* codes, const std::byte* scales, int key_dim,
-                              float* to) {
-  for (int d = 0; d < key_dim; d += 4) {
-    const F scale = f_from_f16(scales + 2 * kPageTokens * (d / kScaleChannels));
-    const I four = i_load(codes + d * kPageTokens);
-    float* const rows = to + d * kPageTokens;
-    f_store(rows, f_mul(f_from_i(i_byte<0>(four)), scale));
-    f_store(rows + kPageTokens, f_mul(f_from_i(i_byte<1>(four)), scale));
-    f_store(rows + 2 * kPageTokens, f_mul(f_from_i(i_byte<2>(four)), scale));
-    f_store(rows + 3 * kPageTokens, f_mul(f_from_i(i_byte<3>(four)), scale));
-  }
-}
 
 /// int8 values [16][value_dim] to f32.
 DECANT_KERNEL void widen_values(const std::byte* codes, const std::byte* scales, int value_dim,
@@ -72,23 +58,9 @@ DECANT_KERNEL void widen_values(const std::byte* codes, const std::byte* scales,
   }
 }
 
-/// Where keys or values are widened to: behind the queries, scores and outputs.
-DECANT_VEC float* widened(const AttendArgs& a, int page) {
-  return a.scratch + kQueries * (a.key_dim + kCpuSplit + kPageTokens + a.value_dim) +
-         page * kPageTokens * a.key_dim;
-}
-/// The keys of a page as Kv::load reads them; `at` tells pages in use at the same time apart.
-template <class Kv>
-DECANT_VEC const std::byte* page_keys(const AttendArgs& a, int page, [[maybe_unused]] int at) {
-  const std::int32_t where = a.block_table[page];
-  const std::byte* const keys = a.kv->keys(where, a.slot, a.kv_head);
-  if constexpr (!kWidened<Kv>) {
-    return keys;
-  } else {
-    float* const to = widened(a, at);
-    widen_keys(keys, a.kv->key_scales(where, a.slot, a.kv_head), a.key_dim, to);
-    return reinterpret_cast<const std::byte*>(to);
-  }
+/// Where values are widened to: behind the queries, scores and outputs.
+DECANT_VEC float* widened(const AttendArgs& a) {
+  return a.scratch + kQueries * (a.key_dim + kCpuSplit + kPageTokens + a.value_dim);
 }
 template <class Kv>
 DECANT_VEC const std::byte* page_values_of(const AttendArgs& a, int page) {
@@ -97,7 +69,7 @@ DECANT_VEC const std::byte* page_values_of(const AttendArgs& a, int page) {
   if constexpr (!kWidened<Kv>) {
     return values;
   } else {
-    float* const to = widened(a, 0);
+    float* const to = widened(a);
     widen_values(values, a.kv->value_scales(where, a.slot, a.kv_head), a.value_dim, to);
     return reinterpret_cast<const std::byte*>(to);
   }
@@ -113,22 +85,52 @@ struct QueryTile {
   int see_from[N], see_to[N];  // positions
 };
 
-/// Scores of N queries against P pages, to scores[P][N][16].
+/// One channel of the keys of P pages: acc[N][P] += q[N] k[P].
+template <int N, int P>
+DECANT_VEC void add_channel(const float* q, const F* k, F* acc) {
+  DECANT_UNROLL(16)
+  for (int i = 0; i < N; ++i) {
+    const F qi = f_set(q[i]);
+    DECANT_UNROLL(4)
+    for (int p = 0; p < P; ++p) acc[i * P + p] = f_fma(qi, k[p], acc[i * P + p]);
+  }
+}
+/// The same of the four channels that lie together in int8 keys.
+template <int N, int P, int Byte>
+DECANT_VEC void add_channels_of_int8(const float* q, const I* four, const F* step, F* acc) {
+  F k[P];
+  DECANT_UNROLL(4)
+  for (int p = 0; p < P; ++p) k[p] = f_mul(f_from_i(i_byte<Byte>(four[p])), step[p]);
+  add_channel<N, P>(q, k, acc);
+  if constexpr (Byte < 3) add_channels_of_int8<N, P, Byte + 1>(q + N, four, step, acc);
+}
+
+/// Scores of N queries against P pages, to scores[P][N][16]. `scales`: of int8 keys.
 template <class Kv, int N, int P>
-DECANT_KERNEL void page_scores(const std::byte* const* keys, int key_dim, float scale,
-                               const float* q, float* scores) {
+DECANT_KERNEL void page_scores(const std::byte* const* keys,
+                               [[maybe_unused]] const std::byte* const* scales, int key_dim,
+                               float scale, const float* q, float* scores) {
   F acc[N * P];
   DECANT_UNROLL(32)
   for (int i = 0; i < N * P; ++i) acc[i] = f_set(0.0f);
-  for (int d = 0; d < key_dim; ++d, q += N) {
-    F k[P];
-    DECANT_UNROLL(4)
-    for (int p = 0; p < P; ++p) k[p] = Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens);
-    DECANT_UNROLL(16)
-    for (int i = 0; i < N; ++i) {
-      const F qi = f_set(q[i]);
+  if constexpr (kWidened<Kv>) {
+    for (int d = 0; d < key_dim; d += 4, q += 4 * N) {
+      I four[P];
+      F step[P];
       DECANT_UNROLL(4)
-      for (int p = 0; p < P; ++p) acc[i * P + p] = f_fma(qi, k[p], acc[i * P + p]);
+      for (int p = 0; p < P; ++p) {
+        four[p] = i_load(keys[p] + d * kPageTokens);
+        step[p] = f_from_f16(scales[p] + 2 * kPageTokens * (d / kScaleChannels));
+      }
+      add_channels_of_int8<N, P, 0>(q, four, step, acc);
+    }
+  } else {
+    for (int d = 0; d < key_dim; ++d, q += N) {
+      F k[P];
+      DECANT_UNROLL(4)
+      for (int p = 0; p < P; ++p)
+        k[p] = Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens);
+      add_channel<N, P>(q, k, acc);
     }
   }
   DECANT_UNROLL(16)
@@ -142,23 +144,25 @@ DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, i
                                 int last_page) {
   // Several pages at once keep enough chains in flight when there are few queries.
   constexpr int kAtOnce = kQueries / N > 4 ? 4 : kQueries / N > 1 ? kQueries / N : 1;
-  const std::byte* keys[kAtOnce];
+  const std::byte *keys[kAtOnce], *scales[kAtOnce];
   float* scores = tile.scores;
   int page = first_page;
   for (; page + kAtOnce <= last_page + 1; page += kAtOnce, scores += kAtOnce * N * kPageTokens) {
     for (int p = 0; p < kAtOnce; ++p) {
-      keys[p] = page_keys<Kv>(a, page + p, p);
+      keys[p] = a.kv->keys(a.block_table[page + p], a.slot, a.kv_head);
+      scales[p] = a.kv->key_scales(a.block_table[page + p], a.slot, a.kv_head);
       if (page + kAtOnce + p > last_page) continue;
       const std::byte* const next =
           a.kv->keys(a.block_table[page + kAtOnce + p], a.slot, a.kv_head);
       prefetch(next, next + kStoredBytes<Kv> * static_cast<std::size_t>(a.key_dim * kPageTokens));
     }
-    page_scores<Kv, N, kAtOnce>(keys, a.key_dim, a.scale, tile.q, scores);
+    page_scores<Kv, N, kAtOnce>(keys, scales, a.key_dim, a.scale, tile.q, scores);
   }
   if constexpr (kAtOnce > 1)
     for (; page <= last_page; ++page, scores += N * kPageTokens) {
-      keys[0] = page_keys<Kv>(a, page, 0);
-      page_scores<Kv, N, 1>(keys, a.key_dim, a.scale, tile.q, scores);
+      keys[0] = a.kv->keys(a.block_table[page], a.slot, a.kv_head);
+      scales[0] = a.kv->key_scales(a.block_table[page], a.slot, a.kv_head);
+      page_scores<Kv, N, 1>(keys, scales, a.key_dim, a.scale, tile.q, scores);
     }
 }
 
