@@ -31,16 +31,17 @@ static void print_figures(const decant::Reply& reply) {
 }
 
 int generate(int argc, char** argv) {
-  const Args args(
-      argc, argv,
-      kModelFlags + kSamplerFlags + std::vector<std::string_view>{"prompt", "max-tokens", "stop"},
-      {"json", "chat", "ignore-end"});
+  const Args args(argc, argv,
+                  kModelFlags + kSamplerFlags +
+                      std::vector<std::string_view>{"prompt", "max-tokens", "stop", "keep-first"},
+                  {"json", "chat", "ignore-end"});
   const std::string prompt = args.required("prompt");
   decant::GenerateOptions options;
   options.max_tokens = args.number("max-tokens", options.max_tokens);
   options.sampler = sampler(args, decant::Sampler::balanced());
   options.stop = args.all("stop");
   options.ignore_end = args.has("ignore-end");
+  if (args.has("keep-first")) options.keep_first = args.number("keep-first", 0);
   auto model = decant::Model::load(args.required("model"), model_options(args)).value();
   for (const std::string& warning : options.sampler.review())
     std::cerr << "decant: " << warning << "\n";

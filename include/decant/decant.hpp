@@ -467,6 +467,14 @@ struct GenerateOptions {
   std::vector<std::string> stop =
       {};                   ///< the reply ends before the first of these; none may be empty
   bool ignore_end = false;  ///< go on after the model's end token
+  /// What happens when the session is full. None: the reply ends with context_full. Otherwise a
+  /// rolling window: the first so many tokens stay, of the others the older half goes, the newer
+  /// half is run again at its new positions, and the reply goes on, with the bits that a new
+  /// session with the tokens left would give. Costs up to one prompt token more for each new one,
+  /// in bursts of half a session. At most the session's capacity - 2. A conversation that is too
+  /// long is cut by the same rule before it is answered; its messages all stay. Reply::tokens and
+  /// ReplyStats count all of a reply.
+  std::optional<std::size_t> keep_first = {};
   /// May change the logits of each token before the sampler sees them. `history` is the session's
   /// tokens. Runs on the model's worker without locks. Return false to end with callback_failed.
   bool (*process_logits)(void* user, std::span<const Token> history,
@@ -491,6 +499,7 @@ struct ReplyStats {
   std::size_t cached_tokens = 0;  ///< of these, already in the KV cache and not run again
   std::size_t recomputed = 0;     ///< of these, run again because a window's pages were reused
   std::size_t tokens = 0;         ///< tokens generated, an end token included
+  std::size_t dropped = 0;        ///< that GenerateOptions::keep_first took out of the session
   double ttft_ms = 0;             ///< time to first token, from the call of generate
   double tpot_ms = 0;             ///< mean time per output token after the first
   double tokens_per_second = 0;   ///< 1000 / tpot_ms

@@ -40,8 +40,7 @@ static Result<std::vector<Token>> chat_tokens(const SessionState& s) {
   DECANT_ASSIGN(const std::vector<TextPart> parts, render_conversation(model, s.messages, true));
   std::vector<Token> tokens;
   // A template decides alone whether the prompt begins with the begin token.
-  if (!model.chat_template && model.tokenizer->add_bos())
-    tokens.push_back(*model.tokenizer->bos());
+  if (!model.chat_template && model.tokenizer->add_bos()) tokens.push_back(*model.tokenizer->bos());
   std::vector<TextSpan> spans;
   for (const TextPart& part : parts) {
     const auto i = static_cast<std::size_t>(part.message);
@@ -88,6 +87,13 @@ static Result<std::shared_ptr<Request>> make_reply(SessionState& s,
                                                    const GenerateOptions& options) {
   const ModelState& model = *s.model;
   DECANT_TRY(options.sampler.validate());
+  const std::size_t capacity = s.sequence->capacity;
+  if (options.keep_first && (capacity < 2 || *options.keep_first > capacity - 2))
+    return make_error(
+        ErrorCode::invalid_argument,
+        "GenerateOptions::keep_first is {}, but of a session of {} tokens two must be "
+        "free",
+        *options.keep_first, capacity);
   auto request = std::make_shared<Request>();
   request->sequence = s.sequence;
   request->tokenizer = model.tokenizer;
@@ -164,7 +170,14 @@ Result<Reply> Session::generate(const GenerateOptions& options) {
     Sequence& sequence = *s.sequence;
     request->undo_prefix = sequence.tokens.size();
     if (s.kind == SessionState::Kind::chat) {
-      DECANT_ASSIGN(const std::vector<Token> tokens, chat_tokens(s));
+      DECANT_ASSIGN(std::vector<Token> tokens, chat_tokens(s));
+      if (options.keep_first && tokens.size() >= sequence.capacity) {
+        const std::size_t keep = *options.keep_first,
+                          n = Sequence::excess(tokens.size(), sequence.capacity, keep);
+        const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(keep);
+        tokens.erase(at, at + static_cast<std::ptrdiff_t>(n));
+        request->shared.stats.dropped = n;
+      }
       if (tokens.size() > sequence.capacity)
         return context_full_error(tokens.size(), sequence.capacity);
       const auto [same, held] = std::mismatch(tokens.begin(), tokens.end(), sequence.tokens.begin(),
@@ -174,15 +187,17 @@ Result<Reply> Session::generate(const GenerateOptions& options) {
       sequence.truncate(request->undo_prefix);
       sequence.tokens.insert(sequence.tokens.end(), same, tokens.end());
     }
+    const bool is_full = sequence.tokens.size() == sequence.capacity;
+    if (is_full && options.keep_first && options.max_tokens != 0) request->roll();
     if (sequence.tokens.empty())
       return make_error(ErrorCode::invalid_state,
                         "there is nothing to continue: append a message, text or tokens first");
-    s.n_seen = request->undo_prefix;
+    s.n_seen = std::min(request->undo_prefix, options.keep_first.value_or(SIZE_MAX));
     s.request = request;
     request->start();
     if (options.max_tokens == 0) {
       request->finish(FinishReason::max_tokens, {});
-    } else if (sequence.tokens.size() == sequence.capacity) {
+    } else if (is_full && !options.keep_first) {
       request->finish(FinishReason::context_full, {});
     } else {
       s.model->engine->submit(std::move(submission));
@@ -242,7 +257,8 @@ Result<Session> Session::fork(std::size_t n_tokens) {
     forked->model = s.model;
     forked->sequence = std::make_shared<Sequence>(*s.sequence);
     if (n_tokens < n) forked->sequence->truncate(n_tokens);
-    forked->kind = n_tokens == 0 ? SessionState::Kind::empty : s.kind;
+    const bool is_raw = s.kind == SessionState::Kind::text;
+    forked->kind = is_raw && n_tokens == 0 ? SessionState::Kind::empty : s.kind;
     forked->messages = s.messages;
     forked->generated = s.generated;
     return Session(std::move(forked));
@@ -263,8 +279,15 @@ Status Session::pin_prefix(std::size_t n_tokens) {
           ErrorCode::invalid_state,
           "{} tokens cannot be pinned, only {} were run: call logits or generate first", n_tokens,
           n);
+    const std::size_t wanted = n / kPageTokens * kPageTokens;
     auto pin = std::make_unique<KvSequence>(s.sequence->kv);
-    pin->truncate(n / kPageTokens * kPageTokens);
+    pin->truncate(wanted);
+    if (pin->length() != wanted || pin->published() != wanted)
+      return make_error(ErrorCode::invalid_state,
+                        "{} tokens cannot be pinned: the prefix cache does not have all of them; "
+                        "pin a prefix when it is all that was run, and not of a snapshot",
+                        wanted);
+    if (wanted == 0) return {};
     const std::lock_guard lock(model.pins_mutex);
     model.pins.push_back(std::move(pin));
     return {};

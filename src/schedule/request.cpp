@@ -13,14 +13,30 @@ void Request::start() {
 
 void Request::resume() {
   sequence->resume(n_wanted());
+  if (!ends_.empty()) return;  // no prompt: what is run again after a roll
   const std::lock_guard lock(mutex);
   shared.stats.cached_tokens = sequence->computed() - n_run;
+}
+
+void Request::roll() {
+  const std::size_t keep = *options.keep_first;
+  if (undo_prefix > keep) {
+    const auto begin = sequence->tokens.begin();
+    undo_suffix.insert(undo_suffix.begin(), begin + static_cast<std::ptrdiff_t>(keep),
+                       begin + static_cast<std::ptrdiff_t>(undo_prefix));
+    undo_prefix = keep;
+  }
+  n_prompt = std::min(n_prompt, keep);
+  const std::size_t n = Sequence::excess(sequence->tokens.size(), sequence->capacity, keep);
+  sequence->remove(keep, n);
+  const std::lock_guard lock(mutex);
+  shared.stats.dropped += n;
 }
 
 FinishReason Request::accept(Token token) {
   last_token_ = Clock::now();
   sequence->tokens.push_back(token);
-  const std::size_t n = sequence->tokens.size() - n_prompt;
+  const std::size_t n = ends_.size() + 1;
   if (n == 1) first_token_ = last_token_;
 
   FinishReason reason = FinishReason::none;
@@ -38,7 +54,9 @@ FinishReason Request::accept(Token token) {
   publish(std::move(text), token);
   if (reason != FinishReason::none) return reason;
   if (n >= options.max_tokens) return FinishReason::max_tokens;
-  if (sequence->tokens.size() >= sequence->capacity) return FinishReason::context_full;
+  if (sequence->tokens.size() < sequence->capacity) return FinishReason::none;
+  if (!options.keep_first) return FinishReason::context_full;
+  roll();
   return FinishReason::none;
 }
 
@@ -99,12 +117,14 @@ void Request::keep_text_only() {
     for (const Token token : rest) written += tokenizer->piece_bytes(token);
     if (!status || written != part) rest = request_spell(*tokenizer, part);
   }
-  if (n_prompt + whole + rest.size() > sequence->capacity) rest.clear();
-  sequence->truncate(n_prompt + whole);
+  // A window that rolled may hold fewer tokens of the reply than must go.
+  const std::size_t n = sequence->tokens.size();
+  sequence->truncate(n - std::min(ends_.size() - whole, n - n_prompt));
+  if (sequence->tokens.size() + rest.size() > sequence->capacity) rest.clear();
   sequence->tokens.insert(sequence->tokens.end(), rest.begin(), rest.end());
   const std::lock_guard lock(mutex);
-  shared.tokens.assign(sequence->tokens.begin() + static_cast<std::ptrdiff_t>(n_prompt),
-                       sequence->tokens.end());
+  shared.tokens.resize(whole);
+  shared.tokens.insert(shared.tokens.end(), rest.begin(), rest.end());
   shared.stats.tokens = shared.tokens.size();
 }
 

@@ -38,9 +38,9 @@ class Request {
   std::uint64_t seed = 0;
   std::vector<float> logits;  // [n_vocab], of the next token
   std::uint64_t number = 0;   // in the order of submission
-  std::size_t n_prompt = 0;   // tokens of the sequence before the reply
+  std::size_t n_prompt = 0;   // tokens of the sequence before the reply, of those that always stay
   std::size_t n_run = 0;      // tokens that were run before the first new one
-  // To undo: the tokens were the first undo_prefix of n_prompt's, then undo_suffix.
+  // To undo: the tokens were the first undo_prefix of today's, then undo_suffix.
   std::size_t undo_prefix = 0;
   std::vector<Token> undo_suffix;
 
@@ -64,6 +64,8 @@ class Request {
   std::size_t n_wanted() const { return n_logits == 0 ? 1 : n_logits; }
   /// Takes pages of the prefix tree in place of running tokens, before the first new token.
   void resume();
+  /// Makes room in a sequence that is full (GenerateOptions::keep_first).
+  void roll();
   /// Takes in the next token of the reply; the reason if the reply ends with it, else none.
   FinishReason accept(Token token);
   /// Ends the request; on cancel and on errors the sequence is as it was before the call.

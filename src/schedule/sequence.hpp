@@ -42,6 +42,19 @@ struct Sequence {
     const KvSequence::Found found = kv.seek(tokens, limit);
     return std::max(found.matched, std::min(known, limit)) - found.length;
   }
+  /// How many of `n` tokens must go so that one more fits a sequence whose first `keep` tokens
+  /// stay: halves of the others, so that it depends on n alone how the rest begins.
+  static std::size_t excess(std::size_t n, std::size_t capacity, std::size_t keep) {
+    const std::size_t half = (capacity - keep) / 2;
+    return n < capacity ? 0 : ((n - capacity) / half + 1) * half;
+  }
+  /// Takes `n` tokens out behind the first `keep`. Those behind them are to be run again.
+  void remove(std::size_t keep, std::size_t n) {
+    known = std::min(known, keep);
+    kv.truncate(keep);
+    const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(keep);
+    tokens.erase(at, at + static_cast<std::ptrdiff_t>(n));
+  }
   /// The next `n` tokens were run.
   void advance(std::size_t n) {
     kv.advance(tokens, computed() + n);

@@ -30,6 +30,17 @@ TEST_CASE("a fork holds the first tokens and goes its own way") {
     REQUIRE_FALSE(wrong);
     CHECK(wrong.error().code() == ErrorCode::invalid_argument);
   }
+  // A fork of nothing of a conversation that was not run yet is that conversation.
+  TinySpec chat_spec;
+  chat_spec.architecture = "gemma3";
+  auto chat_model = random_model(chat_spec).load();
+  auto chat = chat_model.session().value();
+  chat.append(Message{"user", "own"}).value();
+  auto twin = chat.fork(0).value();
+  CHECK(twin.messages().size() == 1);
+  CHECK(twin.append("own").error().code() == ErrorCode::invalid_state);
+  const auto saved = twin.save().value();
+  CHECK(chat.restore(std::span(saved)));
   // An empty fork may become a chat; one of raw tokens may not.
   auto empty = a.fork(0).value(), raw = a.fork(5).value();
   CHECK(empty.append(Message{"user", "own"}));

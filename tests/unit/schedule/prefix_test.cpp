@@ -106,6 +106,87 @@ TEST_CASE("cold = hit = fork = rewound = scattered = evicted and computed again"
     }
 }
 
+TEST_CASE("prompts a page long and one more or less: again, sharing half, hit and miss at once") {
+  for (const char* architecture : {"llama", "gemma3"})
+    for (const KvType kv : {KvType::f16, KvType::int8}) {
+      PrefixVariant v;
+      v.architecture = architecture;
+      v.n_layers = 4;
+      v.window = 20;
+      auto model = random_model(v).load(prefix_options(v, kv, true));
+      auto cold_model = random_model(v).load(prefix_options(v, kv, false));
+      const auto cold = [&](std::span<const Token> prompt) {
+        auto session = session_with(cold_model, prompt);
+        return tell(session, 3);
+      };
+      for (const std::size_t n : {1u, 2u, 15u, 16u, 17u, 31u, 32u, 33u, 47u, 48u, 49u}) {
+        CAPTURE(architecture, static_cast<int>(kv), n);
+        const auto prompt = TinyRandom(500 + n).tokens(n), other = TinyRandom(600 + n).tokens(n);
+        for (int round = 0; round < 3; ++round) {
+          auto session = session_with(model, prompt);
+          const Told told = tell(session, 3);
+          CHECK(told == cold(prompt));
+          CHECK(told.stats.prompt_tokens == n);
+          CHECK(told.stats.cached_tokens <= n - 1);
+          CHECK(told.stats.cached_tokens >= (round == 0 ? 0 : (n - 1) / 16 * 16));
+        }
+        // Half a page more in common with what is there, and nothing in common, in one pass.
+        const auto half = joined(prompt, std::span(other).first((n + 1) / 2));
+        auto a = session_with(model, half), b = session_with(model, other);
+        GenerateOptions options;
+        options.max_tokens = 3;
+        options.ignore_end = true;
+        options.sampler.seed = 5;
+        auto first = a.generate(options).value(), second = b.generate(options).value();
+        first.wait().value();
+        second.wait().value();
+        CHECK(first.tokens() == cold(half).tokens);
+        CHECK(second.tokens() == cold(other).tokens);
+        CHECK(tell(a, 3).logits == cold(a.tokens().first(half.size() + 3)).logits);
+      }
+    }
+}
+
+TEST_CASE("forks of forks in the middle of a page, the parent gone, as a beam search makes them") {
+  for (const char* architecture : {"llama", "gemma3"})
+    for (const bool prefix_cache : {true, false}) {
+      CAPTURE(architecture, prefix_cache);
+      PrefixVariant v;
+      v.architecture = architecture;
+      v.n_layers = 4;
+      v.window = 20;
+      auto model = random_model(v).load(prefix_options(v, KvType::f16, prefix_cache));
+      auto cold_model = random_model(v).load(prefix_options(v, KvType::f16, false));
+      const auto check = [&](decant::Session& s) {
+        auto cold = session_with(cold_model, s.tokens());
+        const auto wanted = cold.logits().value(), found = s.logits().value();
+        CHECK(same_bits(found, wanted));
+      };
+      std::vector<decant::Session> beams;
+      {
+        auto parent = session_with(model, TinyRandom(70).tokens(40));
+        (void)parent.logits().value();
+        for (const std::size_t n : {23u, 40u, 39u}) beams.push_back(parent.fork(n).value());
+      }
+      for (Token round = 0; round < 12; ++round) {
+        // Each beam becomes two; of the six three stay, in another order, and their parents go.
+        std::vector<decant::Session> next;
+        for (auto& beam : beams)
+          for (Token t = 0; t < 2; ++t) {
+            next.push_back(beam.fork().value());
+            next.back().append(std::vector<Token>{5 + 2 * round + t, 9 + t}).value();
+          }
+        for (auto& beam : next) (void)beam.logits().value();
+        beams.clear();
+        for (const std::size_t i : {5u, 1u, 2u}) beams.push_back(std::move(next[i]));
+        if (round % 3 == 2) beams[1] = beams[0].fork(beams[0].tokens().size() - 7).value();
+        for (auto& beam : beams) check(beam);
+      }
+      beams.clear();
+      CHECK(pages_settle_at(0, model));
+    }
+}
+
 TEST_CASE("pages in any order, pages of others and pages reused") {
   const std::vector<Token> prompt = TinyRandom(43).tokens(150);
   constexpr std::size_t kNew = 40;
@@ -264,6 +345,32 @@ TEST_CASE("the prefix cache can be turned off, and pins hold what it would let g
       CHECK(tell(c, 1).stats.cached_tokens == 0);
     }
   }
+}
+
+TEST_CASE("a prefix that the cache does not have whole cannot be pinned") {
+  PrefixVariant v;
+  v.architecture = "gemma3";
+  auto model = random_model(v).load(prefix_options(v, KvType::f16, true, 1));
+  const auto refused = [&](decant::Session& s, std::size_t n) {
+    const auto pin = s.pin_prefix(n);
+    return !pin && pin.error().code() == decant::ErrorCode::invalid_state;
+  };
+  std::vector<std::byte> bytes;
+  {
+    auto session = session_with(model, TinyRandom(46).tokens(450));
+    (void)session.logits().value();
+    CHECK(refused(session, 100));  // its window is gone
+    CHECK(session.pin_prefix());
+    CHECK(session.pin_prefix(7));  // no whole page: nothing to hold
+    bytes = session.save().value();
+  }
+  CHECK(pages_settle_at(28, model));  // the whole ones
+  model.unpin_prefixes();
+  CHECK(pages_settle_at(0, model));
+  auto other = random_model(v).load(prefix_options(v, KvType::f16, true, 1));
+  auto restored = other.session().value();
+  restored.restore(std::span(bytes)).value();
+  CHECK(refused(restored, 450));  // pages of a snapshot are its own
 }
 
 TEST_CASE("forty sessions with one world: its pages are there once") {
