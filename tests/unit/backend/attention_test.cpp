@@ -137,7 +137,7 @@ TEST_CASE("attention of every group size and head width") {
   std::uint64_t seed = 1;
   for (const Heads h :
        {Heads{1, 1}, {3, 1}, {5, 1}, {6, 2}, {7, 1}, {12, 4}, {14, 2}, {16, 1}, {28, 4}})
-    for (const int dim : {16, 40, 64, 72, 80, 96, 100, 112, 128, 192, 256})
+    for (const int dim : {16, 40, 64, 72, 80, 96, 100, 112, 128, 192, 256, 512})
       for (const KvType type : {KvType::f32, KvType::f16}) {
         CAPTURE(h.n_heads, h.n_kv_heads, dim, static_cast<int>(type), seed);
         CHECK(attention_difference({h.n_heads, h.n_kv_heads, dim, dim, type, type, 0, 0, 3}, seed) <

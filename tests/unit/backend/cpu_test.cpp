@@ -346,7 +346,13 @@ TEST_CASE(
                         {7, 1, 72, 19},
                         {4, 1, 100, 300},
                         {9, 3, 64, 0},
-                        {4, 1, 256, 33}}) {
+                        {4, 1, 256, 33},
+                        {5, 1, 96, 0},
+                        {12, 4, 80, 0},
+                        {14, 2, 112, 17},
+                        {16, 1, 192, 19},
+                        {28, 4, 128, 19},
+                        {2, 2, 512, 19}}) {
     for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::int8}) {
       if (type == KvType::int8 && s.dim % 8 != 0) continue;
       CAPTURE(s.n_heads, s.n_kv_heads, s.dim, s.window, static_cast<int>(type));
@@ -356,6 +362,7 @@ TEST_CASE(
       KvSequence sequence(cache, length);
       sequence.reserve(length).value();
       const KvView& kv = cache->views()[0];
+      std::memset(kv.pages, 0xFF, cache->pool_bytes());  // NaN where nothing is written
       const std::int32_t* table = sequence.block_tables()[0];
       const auto put = [&](std::byte* to, int i) {
         const float x = std::normal_distribution<float>()(dice);
