@@ -38,11 +38,13 @@ int main(int argc, char** argv) {
   const std::string description = world();
   std::vector<decant::Session> characters;
   double first_ms = 0, rest_ms = 0;
+  std::size_t n_world = 0, n_tokens = 0, n_run = 0;
   for (int i = 0; i < n_characters; ++i) {
     auto session = model->session();
-    if (!session || !session->append(description) ||
-        !session->append("\n\nCharacter " + std::to_string(i + 1) +
-                         ", asked about the weather, says: \"")) {
+    const bool placed = session && session->append(description);
+    if (placed) n_world = session->tokens().size();
+    if (!placed || !session->append("\n\nCharacter " + std::to_string(i + 1) +
+                                    ", asked about the weather, says: \"")) {
       std::cerr << "cannot make character " << i + 1 << "\n";
       return 1;
     }
@@ -63,6 +65,8 @@ int main(int argc, char** argv) {
     }
     const decant::ReplyStats stats = reply->stats();
     (i == 0 ? first_ms : rest_ms) += stats.ttft_ms;
+    n_tokens += stats.prompt_tokens;
+    n_run += stats.prompt_tokens - stats.cached_tokens;
     if (i < 3 || i + 1 == n_characters)
       std::cout << "character " << i + 1 << ": " << stats.prompt_tokens << " tokens, "
                 << stats.cached_tokens << " of them there already, first word after "
@@ -70,9 +74,13 @@ int main(int argc, char** argv) {
     characters.push_back(std::move(*session));
   }
   const decant::ModelMetrics metrics = model->metrics();
+  const std::size_t n_shared = n_world / model->memory().page_tokens;  // whole pages
   std::cout << "time to the first word: " << first_ms << " ms for the first, "
             << rest_ms / (n_characters > 1 ? n_characters - 1 : 1) << " ms for each other\n"
+            << "prompt tokens: " << n_tokens << ", of them run: " << n_run << " (the world's "
+            << n_world << " once)\n"
             << "pages of the KV cache in use: " << metrics.kv_pages_used << " of "
-            << metrics.kv_pages << " for " << n_characters << " characters\n";
+            << metrics.kv_pages << ", " << n_shared << " with the world for all and "
+            << metrics.kv_pages_used - n_shared << " with what is the characters' own\n";
   return 0;
 }
