@@ -14,7 +14,6 @@
 #include "support/threads.hpp"
 
 using decant::detail::ThreadPool;
-using decant_test::n_threads;
 
 namespace {
 
@@ -31,6 +30,8 @@ struct Counted {
 };
 
 #if defined(__linux__)
+using decant_test::n_threads;
+
 double process_cpu_seconds() {
   timespec t = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
