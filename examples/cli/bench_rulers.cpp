@@ -167,7 +167,7 @@ void read_portable(const std::byte* begin, std::size_t bytes) {
 #define CLI_FMA(r) "fmla v" r ".4s, v16.4s, v17.4s\n\t"
 #define CLI_ZERO(r) "movi v" r ".4s, #0\n\t"
 #define CLI_PEAK_NEON(step) \
-  asm volatile(".arch_extension dotprod\n\t" CLI_16(CLI_ZERO) "movi v16.16b, #1\n\t"  \
+  asm volatile(".arch armv8.2-a+dotprod\n\t" CLI_16(CLI_ZERO) "movi v16.16b, #1\n\t"  \
                "movi v17.16b, #1\n\t"                                                 \
                "1:\n\t" CLI_16(step) "subs %0, %0, #1\n\t"                            \
                "b.ne 1b"                                                              \

@@ -150,12 +150,12 @@ TEST_CASE("special ids outside the vocabulary are absent, with a warning that na
   };
   using Add = void (*)(GgufWriter&, const char*);
   for (const auto& [key, member] : ids)
-    for (const Add add : {Add([](GgufWriter& w, const char* k) { w.add_u32(k, 4); }),
-                          Add([](GgufWriter& w, const char* k) { w.add_u32(k, 0xffffffff); }),
-                          Add([](GgufWriter& w, const char* k) { w.add_i32(k, -1); }),
-                          Add([](GgufWriter& w, const char* k) { w.add_u64(k, UINT64_MAX); })}) {
+    for (const Add add : {Add([](GgufWriter&w, const char*k) { w.add_u32(k, 4); }),
+                          Add([](GgufWriter&w, const char*k) { w.add_u32(k, 0xffffffff); }),
+                          Add([](GgufWriter&w, const char*k) { w.add_i32(k, -1); }),
+                          Add([](GgufWriter&w, const char*k) { w.add_u64(k, UINT64_MAX); })}) {
       CAPTURE(key);
-      const auto bytes = vocabulary_file(key, [&](GgufWriter& w) { add(w, key); });
+      const auto bytes = vocabulary_file(key, [add, k = key](GgufWriter& w) { add(w, k); });
       auto file = Gguf::open(std::span<const std::byte>(bytes));
       REQUIRE(file);
       const auto v = read_vocabulary(*file);
@@ -185,9 +185,9 @@ TEST_CASE("special ids outside the vocabulary are absent, with a warning that na
 }
 
 TEST_CASE("scores must be finite where they are compared, and only there") {
-  for (const float bad : {std::numeric_limits<float>::infinity(),
-                          -std::numeric_limits<float>::infinity(),
-                          std::numeric_limits<float>::quiet_NaN()})
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN()})
     for (const std::string model : {"llama", "t5", "gpt2"})
       for (const std::size_t token : {2u, 3u}) {  // </s>, a control token; a piece
         CAPTURE(bad, model, token);
