@@ -58,18 +58,20 @@ DECANT_KERNEL void widen_values(const std::byte* codes, const std::byte* scales,
   }
 }
 
-/// Where values are widened to: behind the queries, scores and outputs.
-DECANT_VEC float* widened(const AttendArgs& a) {
-  return a.scratch + kQueries * (a.key_dim + kCpuSplit + kPageTokens + a.value_dim);
+/// Where the values of pages in use at the same time are widened to: behind the queries, scores and
+/// outputs.
+DECANT_VEC float* widened(const AttendArgs& a, int page) {
+  return a.scratch + kQueries * (a.key_dim + kCpuSplit + kPageTokens + a.value_dim) +
+         page * kPageTokens * a.value_dim;
 }
 template <class Kv>
-DECANT_VEC const std::byte* page_values_of(const AttendArgs& a, int page) {
+DECANT_VEC const std::byte* page_values_of(const AttendArgs& a, int page, [[maybe_unused]] int at) {
   const std::int32_t where = a.block_table[page];
   const std::byte* const values = a.kv->values(where, a.slot, a.kv_head);
   if constexpr (!kWidened<Kv>) {
     return values;
   } else {
-    float* const to = widened(a);
+    float* const to = widened(a, at);
     widen_values(values, a.kv->value_scales(where, a.slot, a.kv_head), a.value_dim, to);
     return reinterpret_cast<const std::byte*>(to);
   }
@@ -166,29 +168,31 @@ DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, i
     }
 }
 
-/// output[d .. d + 16 V) += the weighted values of a page's positions [from, to) of each query.
-/// All: every query sees all sixteen.
+/// output[d .. d + 16 V) += the weighted values of positions [from, to), counted from the first of
+/// the given pages, of each query. All: every query sees all of them.
 template <class Kv, int N, int V, bool All>
-DECANT_KERNEL void page_values(const std::byte* values, int value_dim, int d, const float* weights,
-                               float* output, const int* from, const int* to) {
+DECANT_KERNEL void page_values(const std::byte* const* pages, int n_pages, int value_dim, int d,
+                               const float* weights, float* output, const int* from,
+                               const int* to) {
   F acc[N * V];
   DECANT_UNROLL(32)
   for (int i = 0; i < N; ++i)
     for (int v = 0; v < V; ++v) acc[i * V + v] = f_load(output + i * value_dim + d + 16 * v);
-  for (int p = 0; p < kPageTokens; ++p) {
-    F x[V];
-    DECANT_UNROLL(4)
-    for (int v = 0; v < V; ++v)
-      x[v] = Kv::load(values, static_cast<std::size_t>(p * value_dim + d + 16 * v));
-    DECANT_UNROLL(16)
-    for (int i = 0; i < N; ++i) {
-      if constexpr (!All)
-        if (p < from[i] || p >= to[i]) continue;
-      const F w = f_set(weights[i * kPageTokens + p]);
+  for (int page = 0; page < n_pages; ++page, weights += N * kPageTokens)
+    for (int p = 0; p < kPageTokens; ++p) {
+      F x[V];
       DECANT_UNROLL(4)
-      for (int v = 0; v < V; ++v) acc[i * V + v] = f_fma(w, x[v], acc[i * V + v]);
+      for (int v = 0; v < V; ++v)
+        x[v] = Kv::load(pages[page], static_cast<std::size_t>(p * value_dim + d + 16 * v));
+      DECANT_UNROLL(16)
+      for (int i = 0; i < N; ++i) {
+        if constexpr (!All)
+          if (page * kPageTokens + p < from[i] || page * kPageTokens + p >= to[i]) continue;
+        const F w = f_set(weights[i * kPageTokens + p]);
+        DECANT_UNROLL(4)
+        for (int v = 0; v < V; ++v) acc[i * V + v] = f_fma(w, x[v], acc[i * V + v]);
+      }
     }
-  }
   DECANT_UNROLL(32)
   for (int i = 0; i < N; ++i)
     for (int v = 0; v < V; ++v) f_store(output + i * value_dim + d + 16 * v, acc[i * V + v]);
@@ -199,42 +203,54 @@ DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, i
                                 int last_page) {
   constexpr int kAtOnce = kAccumulators / N >= 4 ? 4 : kAccumulators / N >= 2 ? 2 : 1;
   const int value_dim = a.value_dim;
+  int all_from = 0, all_to = (last_page + 1) * kPageTokens;  // positions that every query sees
+  for (int i = 0; i < N; ++i) {
+    if (tile.see_from[i] > all_from) all_from = tile.see_from[i];
+    if (tile.see_to[i] < all_to) all_to = tile.see_to[i];
+  }
   const float* weights = tile.scores;
-  for (int page = first_page; page <= last_page; ++page, weights += N * kPageTokens) {
+  for (int page = first_page, n = 1; page <= last_page; page += n, weights += n * N * kPageTokens) {
     const int start = page * kPageTokens;
-    const std::byte* const values = page_values_of<Kv>(a, page);
-    if (page < last_page) {
-      const std::byte* const next = a.kv->values(a.block_table[page + 1], a.slot, a.kv_head);
+    const bool all = start >= all_from && start + kPageTokens <= all_to;
+    n = all ? (all_to - start) / kPageTokens : 1;
+    if (n > kCpuMaxPages) n = kCpuMaxPages;
+    const std::byte* values[kCpuMaxPages];
+    for (int p = 0; p < n; ++p) {
+      values[p] = page_values_of<Kv>(a, page + p, p);
+      if (page + n + p > last_page) continue;
+      const std::byte* const next = a.kv->values(a.block_table[page + n + p], a.slot, a.kv_head);
       prefetch(next, next + kStoredBytes<Kv> * static_cast<std::size_t>(value_dim * kPageTokens));
     }
     int from[N], to[N];
-    bool all = true;
     for (int i = 0; i < N; ++i) {
       from[i] = tile.see_from[i] > start ? tile.see_from[i] - start : 0;
-      to[i] = tile.see_to[i] < start + kPageTokens ? tile.see_to[i] - start : kPageTokens;
-      all = all && from[i] == 0 && to[i] == kPageTokens;
+      to[i] = tile.see_to[i] < start + n * kPageTokens ? tile.see_to[i] - start : n * kPageTokens;
     }
     int d = 0;
     for (; d + 16 * kAtOnce <= value_dim; d += 16 * kAtOnce)
       if (all)
-        page_values<Kv, N, kAtOnce, true>(values, value_dim, d, weights, tile.output, from, to);
+        page_values<Kv, N, kAtOnce, true>(values, n, value_dim, d, weights, tile.output, from, to);
       else
-        page_values<Kv, N, kAtOnce, false>(values, value_dim, d, weights, tile.output, from, to);
+        page_values<Kv, N, kAtOnce, false>(values, n, value_dim, d, weights, tile.output, from, to);
     if constexpr (kAtOnce > 1)
       for (; d + 16 <= value_dim; d += 16)
-        page_values<Kv, N, 1, false>(values, value_dim, d, weights, tile.output, from, to);
+        page_values<Kv, N, 1, false>(values, n, value_dim, d, weights, tile.output, from, to);
     if (d == value_dim) continue;
-    const int n = value_dim - d;
+    const int left = value_dim - d;
     for (int i = 0; i < N; ++i) {
       float* const output = tile.output + i * value_dim + d;
-      F acc = f_load_part(output, n);
-      for (int p = from[i]; p < to[i]; ++p) {
+      F acc = f_load_part(output, left);
+      for (int at = from[i]; at < to[i]; ++at) {
+        const int p = at % kPageTokens;
         std::byte part[16 * Kv::kBytes] = {};
-        __builtin_memcpy(part, values + Kv::kBytes * static_cast<std::size_t>(p * value_dim + d),
-                         Kv::kBytes * static_cast<std::size_t>(n));
-        acc = f_fma(f_set(weights[i * kPageTokens + p]), Kv::load(part, 0), acc);
+        __builtin_memcpy(
+            part,
+            values[at / kPageTokens] + Kv::kBytes * static_cast<std::size_t>(p * value_dim + d),
+            Kv::kBytes * static_cast<std::size_t>(left));
+        const float weight = weights[(at / kPageTokens * N + i) * kPageTokens + p];
+        acc = f_fma(f_set(weight), Kv::load(part, 0), acc);
       }
-      f_store_part(output, acc, n);
+      f_store_part(output, acc, left);
     }
   }
 }

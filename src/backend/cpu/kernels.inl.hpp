@@ -10,3 +10,7 @@
 #include "backend/cpu/matmul.inl.hpp"
 
 #include "backend/cpu/attention.inl.hpp"
+
+extern const CpuKernels kKernels;
+const CpuKernels kKernels = {kIsaName, matmul, norm,     quantise,  quantise_wide, attend,
+                             merge,    divide, activate, head_norm, rotate,        store_kv};

@@ -12,15 +12,7 @@
 #include "base/float16.hpp"
 #include "base/fma.hpp"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#elif defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // the intrinsics' own
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+DECANT_TARGET_BEGIN("avx2,fma,f16c")
 
 namespace decant::detail::avx2 {
 
@@ -28,17 +20,8 @@ namespace decant::detail::avx2 {
 
 #include "backend/cpu/kernels.inl.hpp"
 
-extern const CpuKernels kKernels;
-const CpuKernels kKernels = {"avx2", matmul, norm,     quantise,  quantise_wide, attend,
-                             merge,  divide, activate, head_norm, rotate,        store_kv};
-
 }  // namespace decant::detail::avx2
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#elif defined(__GNUC__)
-#pragma GCC pop_options
-#pragma GCC diagnostic pop
-#endif
+DECANT_TARGET_END
 
 #endif

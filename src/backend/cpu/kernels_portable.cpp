@@ -14,8 +14,4 @@ namespace decant::detail::portable {
 
 #include "backend/cpu/kernels.inl.hpp"
 
-extern const CpuKernels kKernels;
-const CpuKernels kKernels = {"portable", matmul, norm,     quantise,  quantise_wide, attend,
-                             merge,      divide, activate, head_norm, rotate,        store_kv};
-
 }  // namespace decant::detail::portable

@@ -10,6 +10,11 @@ DECANT_VEC void prefetch(const std::byte* from, const std::byte* to) {
   (void)from, (void)to;
 #endif
 }
+template <int Lines>
+DECANT_VEC void prefetch_lines(const std::byte* from) {
+  DECANT_UNROLL(16)
+  for (int i = 0; i < Lines; ++i) prefetch(from + 64 * i, from + 64 * i + 1);
+}
 
 struct Codes {
   B lo[4], hi[4];  // columns 4 j .. 4 j + 3, and 16 + the same
@@ -67,24 +72,30 @@ DECANT_VEC void unpack8(const std::byte*& p, Codes& c) {
   p += 512;
 }
 
+template <int Bits>
+DECANT_VEC void unpack(const std::byte*& p, Codes& c) {
+  if constexpr (Bits == 8) unpack8(p, c);
+  if constexpr (Bits == 2 || Bits == 3) unpack2<0>(p, c);
+  if constexpr (Bits >= 4 && Bits <= 6) unpack4(p, c);
+  if constexpr (Bits == 3) unpack_top1<2>(p, c);
+  if constexpr (Bits == 5) unpack_top1<4>(p, c);
+  if constexpr (Bits == 6) unpack2<4>(p, c);
+}
+
 /// What a format's reader hands on for a block of 16 rows x 32 columns.
-/// kBits: of a code; kZero: log2 of the zero point, -1: none; kHalves: a scale for each 16 columns.
+/// kBits: of a code; kZero: log2 of the zero point, -1: none; kHalves: a scale for each 16 columns;
+/// kScaleBytes: of a block, without what a super-block has once.
 template <int Bits, bool Min>
 struct FormatBlock32 {
-  static constexpr int kBits = Bits, kZero = Min ? -1 : Bits - 1;
+  static constexpr int kBits = Bits, kZero = Min ? -1 : Bits - 1, kScaleBytes = Min ? 64 : 32;
   static constexpr bool kHalves = false, kMin = Min;
   Codes c;
   F s[1], m[1];
   DECANT_VEC_MEMBER void next(const std::byte*& p, int) {
     s[0] = f_from_f16(p);
     if constexpr (Min) m[0] = f_from_f16(p + 32);
-    p += Min ? 64 : 32;
-    if constexpr (Bits == 8) {
-      unpack8(p, c);
-    } else {
-      unpack4(p, c);
-      if constexpr (Bits == 5) unpack_top1<4>(p, c);
-    }
+    p += kScaleBytes;
+    unpack<Bits>(p, c);
   }
 };
 using FormatQ4_0 = FormatBlock32<4, false>;
@@ -92,82 +103,36 @@ using FormatQ4_1 = FormatBlock32<4, true>;
 using FormatQ5_0 = FormatBlock32<5, false>;
 using FormatQ5_1 = FormatBlock32<5, true>;
 using FormatQ8_0 = FormatBlock32<8, false>;
-/// Super-blocks of 256 columns: f16 scales, then a byte for each sub-scale. d x sc is exact.
-struct FormatQ4_K {
-  static constexpr int kBits = 4, kZero = -1;
-  static constexpr bool kHalves = false, kMin = true;
+/// Super-blocks of 256 columns: f16 scales, then a byte for each sub-scale (unsigned if there are
+/// minimums) and each sub-minimum. d x sc is exact.
+template <int Bits, bool Halves, bool Min>
+struct FormatBlock256 {
+  static constexpr int kScales = Halves ? 2 : 1;
+  static constexpr int kBits = Bits, kZero = Min ? -1 : Bits - 1;
+  static constexpr int kScaleBytes = 16 * kScales * (Min ? 2 : 1);
+  static constexpr bool kHalves = Halves, kMin = Min;
   Codes c;
-  F s[1], m[1], d, dmin;
-  DECANT_VEC_MEMBER void head(const std::byte*& p, int b) {
-    if (b % 8 == 0) {
-      d = f_from_f16(p);
-      dmin = f_from_f16(p + 32);
-      p += 64;
-    }
-    s[0] = f_mul(d, f_from_i(i_from_u8(p)));
-    m[0] = f_mul(dmin, f_from_i(i_from_u8(p + 16)));  // dmin is stored negated
-    p += 32;
-  }
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
-    head(p, b);
-    unpack4(p, c);
-  }
-};
-struct FormatQ5_K : FormatQ4_K {
-  static constexpr int kBits = 5;
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
-    head(p, b);
-    unpack4(p, c);
-    unpack_top1<4>(p, c);
-  }
-};
-struct FormatQ6_K {
-  static constexpr int kBits = 6, kZero = 5;
-  static constexpr bool kHalves = true, kMin = false;
-  Codes c;
-  F s[2], m[2], d;
-  DECANT_VEC_MEMBER void head(const std::byte*& p, int b) {
-    if (b % 8 == 0) {
-      d = f_from_f16(p);
-      p += 32;
-    }
-    s[0] = f_mul(d, f_from_i(i_from_i8(p)));
-    s[1] = f_mul(d, f_from_i(i_from_i8(p + 16)));
-    p += 32;
-  }
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
-    head(p, b);
-    unpack4(p, c);
-    unpack2<4>(p, c);
-  }
-};
-struct FormatQ3_K : FormatQ6_K {
-  static constexpr int kBits = 3, kZero = 2;
-  DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
-    head(p, b);
-    unpack2<0>(p, c);
-    unpack_top1<2>(p, c);
-  }
-};
-struct FormatQ2_K {
-  static constexpr int kBits = 2, kZero = -1;
-  static constexpr bool kHalves = true, kMin = true;
-  Codes c;
-  F s[2], m[2], d, dmin;
+  F s[kScales], m[kScales], d, dmin;
   DECANT_VEC_MEMBER void next(const std::byte*& p, int b) {
     if (b % 8 == 0) {
       d = f_from_f16(p);
-      dmin = f_from_f16(p + 32);
-      p += 64;
+      if constexpr (Min) dmin = f_from_f16(p + 32);  // stored negated
+      p += Min ? 64 : 32;
     }
-    s[0] = f_mul(d, f_from_i(i_from_u8(p)));
-    s[1] = f_mul(d, f_from_i(i_from_u8(p + 16)));
-    m[0] = f_mul(dmin, f_from_i(i_from_u8(p + 32)));
-    m[1] = f_mul(dmin, f_from_i(i_from_u8(p + 48)));
-    p += 64;
-    unpack2<0>(p, c);
+    DECANT_UNROLL(2)
+    for (int i = 0; i < kScales; ++i) {
+      s[i] = f_mul(d, f_from_i(Min ? i_from_u8(p + 16 * i) : i_from_i8(p + 16 * i)));
+      if constexpr (Min) m[i] = f_mul(dmin, f_from_i(i_from_u8(p + 16 * (kScales + i))));
+    }
+    p += kScaleBytes;
+    unpack<Bits>(p, c);
   }
 };
+using FormatQ2_K = FormatBlock256<2, true, true>;
+using FormatQ3_K = FormatBlock256<3, true, false>;
+using FormatQ4_K = FormatBlock256<4, false, true>;
+using FormatQ5_K = FormatBlock256<5, false, true>;
+using FormatQ6_K = FormatBlock256<6, true, false>;
 
 // ----------------------------------------------------------------------- integer multiplication
 
@@ -192,16 +157,24 @@ DECANT_VEC I dot_half(I acc, const B* codes, const std::int8_t* q) {
   return acc;
 }
 
-/// The integer sum of 16 columns: of codes times q, or times 254 q + q of the second block.
+/// Integer sums of codes times 254 q + q of the second block.
+DECANT_VEC I wide_sum(I high, I low) { return i_add(low, times_254(high)); }
+
+/// The integer sum of 16 columns.
 template <class Format, bool Wide>
-DECANT_VEC I integer_sum(I start, const B* codes, const ActBlock* a, int column) {
-  if constexpr (!Wide) {
-    return dot_half<Format>(start, codes, a->q + column);
-  } else {
-    const I high = dot_half<Format>(i_set(0), codes, a[0].q + column);
-    const I low = dot_half<Format>(start, codes, a[1].q + column);
-    return i_add(low, i_sub(i_shl<8>(high), i_shl<1>(high)));
-  }
+DECANT_VEC I half_sum(I start, const B* codes, const ActBlock* a, int column) {
+  if constexpr (!Wide) return dot_half<Format>(start, codes, a->q + column);
+  return wide_sum(dot_half<Format>(i_set(0), codes, a[0].q + column),
+                  dot_half<Format>(start, codes, a[1].q + column));
+}
+/// The same of 32: two chains for each byte, since integer sums are exact in any order.
+template <class Format, bool Wide>
+DECANT_VEC I block_sum(const Codes& c, const ActBlock* a) {
+  const I lo = dot_half<Format>(dot_start<Format>(a->nsum), c.lo, a[Wide].q);
+  const I low = i_add(lo, dot_half<Format>(i_set(0), c.hi, a[Wide].q + 16));
+  if constexpr (!Wide) return low;
+  const I high = dot_half<Format>(i_set(0), c.lo, a->q);
+  return wide_sum(i_add(high, dot_half<Format>(i_set(0), c.hi, a->q + 16)), low);
 }
 
 /// One group of 16 rows times T tokens. Each output is one chain over blocks in ascending order:
@@ -217,14 +190,17 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
   for (int b = 0; b < n_blocks; ++b) {
     const std::byte* const block = p;
     f.next(p, b);
-    prefetch(block + kAhead, p + kAhead);
+    // A line for each bit, and one or half a one of scales.
+    prefetch_lines<Format::kBits>(block + kAhead);
+    if (Format::kScaleBytes == 64 || b % 2 == 1)
+      prefetch_lines<1>(block + kAhead + 64 * Format::kBits);
     DECANT_UNROLL(16)
     for (int t = 0; t < T; ++t) {
       const ActBlock* const a =
           acts + static_cast<std::size_t>(t) * act_stride + kStep * static_cast<std::size_t>(b);
       if constexpr (Format::kHalves) {
-        const I d0 = integer_sum<Format, Wide>(dot_start<Format>(a->nsum_half[0]), f.c.lo, a, 0);
-        const I d1 = integer_sum<Format, Wide>(dot_start<Format>(a->nsum_half[1]), f.c.hi, a, 16);
+        const I d0 = half_sum<Format, Wide>(dot_start<Format>(a->nsum_half[0]), f.c.lo, a, 0);
+        const I d1 = half_sum<Format, Wide>(dot_start<Format>(a->nsum_half[1]), f.c.hi, a, 16);
         acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), f_from_i(d0), acc[t]);
         acc[t] = f_fma(f_mul(f.s[1], f_set(a->d)), f_from_i(d1), acc[t]);
         if constexpr (Format::kMin) {
@@ -232,10 +208,8 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
           acc[t] = f_fma(f.m[1], f_set(a->dsum_half[1]), acc[t]);
         }
       } else {
-        // Two chains: integer sums are exact in any order.
-        const I d0 = integer_sum<Format, Wide>(dot_start<Format>(a->nsum), f.c.lo, a, 0);
-        const I d1 = integer_sum<Format, Wide>(i_set(0), f.c.hi, a, 16);
-        acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), f_from_i(i_add(d0, d1)), acc[t]);
+        const F sum = f_from_i(block_sum<Format, Wide>(f.c, a));
+        acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), sum, acc[t]);
         if constexpr (Format::kMin) acc[t] = f_fma(f.m[0], f_set(a->dsum), acc[t]);
       }
     }
@@ -333,7 +307,11 @@ DECANT_KERNEL void float_groups(const MatmulArgs& a, int g) {
     float* out = a.out + static_cast<std::size_t>(row) * a.out_stride +
                  static_cast<std::size_t>(g) * kRowGroup;
     if (left >= 6) {
-      float_tile<Element, G, 6>(p, bytes, a.weight->cols, x, a.float_stride, out, a.out_stride);
+      constexpr int kAtOnce = G * 6 <= kAccumulators ? G : 1;
+      for (int i = 0; i < G; i += kAtOnce)
+        float_tile<Element, kAtOnce, 6>(p + static_cast<std::uint64_t>(i) * bytes, bytes,
+                                        a.weight->cols, x, a.float_stride, out + i * kRowGroup,
+                                        a.out_stride);
       row += 6;
     } else if (left >= 2) {
       float_tile<Element, G, 2>(p, bytes, a.weight->cols, x, a.float_stride, out, a.out_stride);

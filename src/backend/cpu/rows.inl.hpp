@@ -59,14 +59,13 @@ DECANT_KERNEL void head_norm(float* x, const float* weight, int n, float eps) {
   scale_by(x, weight, rms_scale(x, n, eps), nullptr, n, x);
 }
 
+DECANT_VEC I times_254(I a) { return i_sub(i_shl<8>(a), i_shl<1>(a)); }
+
 /// Sixteen values times `id` to the nearest integers, at most +-Top.
 template <int Top>
-DECANT_VEC F rounded(F x, F id) {
+DECANT_VEC I rounded(F x, F id) {
   const F top = f_set(static_cast<float>(Top)), bottom = f_set(-static_cast<float>(Top));
-  F y = f_mul(x, id);
-  y = f_select_less(y, top, y, top);
-  y = f_select_less(bottom, y, y, bottom);
-  return f_from_i(i_round(y));
+  return i_round(f_max(f_min(f_mul(x, id), top), bottom));
 }
 DECANT_VEC void set_sums(ActBlock& block, std::int32_t s0, std::int32_t s1) {
   block.nsum = -(s0 + s1);
@@ -89,19 +88,19 @@ DECANT_KERNEL void quantise_to(const float* x, int n, ActBlock* to) {
     __builtin_memcpy(&max, &magnitude, sizeof max);
     const bool finite = magnitude < 0x7F800000;
     const F id = f_set(finite && max > 0.0f ? static_cast<float>(Top) / max : 0.0f);
-    const F y0 = rounded<Top>(v0, id), y1 = rounded<Top>(v1, id);
+    const I y0 = rounded<Top>(v0, id), y1 = rounded<Top>(v1, id);
     block.d = finite ? max / static_cast<float>(Top) : __builtin_nanf("");
-    set_sums(block, i_sum(i_round(y0)), i_sum(i_round(y1)));
+    set_sums(block, i_sum(y0), i_sum(y1));
     if constexpr (!kWide) {
-      i_store_i8(block.q, i_round(y0));
-      i_store_i8(block.q + 16, i_round(y1));
+      i_store_i8(block.q, y0);
+      i_store_i8(block.q + 16, y1);
     } else {
       const F part = f_set(1.0f / 254);
-      const F h0 = rounded<127>(y0, part), h1 = rounded<127>(y1, part);
-      i_store_i8(block.q, i_round(h0));
-      i_store_i8(block.q + 16, i_round(h1));
-      i_store_i8(to[1].q, i_round(f_fma(h0, f_set(-254.0f), y0)));
-      i_store_i8(to[1].q + 16, i_round(f_fma(h1, f_set(-254.0f), y1)));
+      const I h0 = rounded<127>(f_from_i(y0), part), h1 = rounded<127>(f_from_i(y1), part);
+      i_store_i8(block.q, h0);
+      i_store_i8(block.q + 16, h1);
+      i_store_i8(to[1].q, i_sub(y0, times_254(h0)));
+      i_store_i8(to[1].q + 16, i_sub(y1, times_254(h1)));
     }
   }
 }
@@ -113,7 +112,7 @@ DECANT_KERNEL void quantise_wide(const float* x, int n, ActBlock* to) {
 /// e^x within 2 ulp; 0 below -87.3, e^88 above 88 (Cody & Waite reduction, Taylor series).
 DECANT_VEC F f_exp(F x) {
   const F low = f_set(-87.3f), high = f_set(88.0f);
-  const F clamped = f_select_less(x, high, f_select_less(x, low, low, x), high);
+  const F clamped = f_max(f_min(x, high), low);
   const F magic = f_set(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const F k = f_sub(f_fma(clamped, f_set(1.44269504f), magic), magic);
   F r = f_fma(k, f_set(-0.693359375f), clamped);

@@ -1,6 +1,7 @@
 // The vector layer for AVX2 with FMA and F16C: pairs of 256-bit vectors, lanes 0-7 and 8-15.
+inline constexpr const char* kIsaName = "avx2";
 inline constexpr bool kManyTokens = true;  // kernels for several tokens at a time
-inline constexpr int kAccumulators = 6;    // that stay in registers
+inline constexpr int kAccumulators = 5;    // that stay in registers
 inline constexpr int kQueries = 6;         // that attention takes at a time
 struct F {
   __m256 lo, hi;
@@ -28,6 +29,7 @@ DECANT_VEC F f_div(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(
 DECANT_VEC F f_fma(F a, F b, F c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
+DECANT_VEC F f_min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 DECANT_VEC F f_max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 DECANT_VEC F f_abs(F a) {
   const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));

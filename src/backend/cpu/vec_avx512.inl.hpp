@@ -1,4 +1,5 @@
 // The vector layer for AVX-512 with VNNI. See kernels.inl.hpp for what each function means.
+inline constexpr const char* kIsaName = "avx512";
 inline constexpr bool kManyTokens = true;  // kernels for several tokens at a time
 inline constexpr int kAccumulators = 24;   // that stay in registers
 inline constexpr int kQueries = 12;        // that attention takes at a time
@@ -20,6 +21,7 @@ DECANT_VEC F f_sub(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 DECANT_VEC F f_mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 DECANT_VEC F f_div(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
 DECANT_VEC F f_fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+DECANT_VEC F f_min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
 DECANT_VEC F f_max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 DECANT_VEC F f_select_less(F a, F b, F yes, F no) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};

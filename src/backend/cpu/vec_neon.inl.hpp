@@ -1,5 +1,6 @@
 // The vector layer for NEON with the dot product instructions: four 128-bit vectors, four lanes
 // each.
+inline constexpr const char* kIsaName = "neon";
 inline constexpr bool kManyTokens = true;  // kernels for several tokens at a time
 inline constexpr int kAccumulators = 6;    // that stay in registers
 inline constexpr int kQueries = 6;         // that attention takes at a time
@@ -28,7 +29,10 @@ DECANT_VEC F f_sub(F a, F b) { DECANT_QUARTERS(F, vsubq_f32(a.v[i], b.v[i])); }
 DECANT_VEC F f_mul(F a, F b) { DECANT_QUARTERS(F, vmulq_f32(a.v[i], b.v[i])); }
 DECANT_VEC F f_div(F a, F b) { DECANT_QUARTERS(F, vdivq_f32(a.v[i], b.v[i])); }
 DECANT_VEC F f_fma(F a, F b, F c) { DECANT_QUARTERS(F, vfmaq_f32(c.v[i], a.v[i], b.v[i])); }
-// Not vmaxq, which differs for NaN and for zeros of both signs.
+// Not vminq and vmaxq, which differ for NaN and for zeros of both signs.
+DECANT_VEC F f_min(F a, F b) {
+  DECANT_QUARTERS(F, vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
+}
 DECANT_VEC F f_max(F a, F b) {
   DECANT_QUARTERS(F, vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
 }

@@ -1,4 +1,5 @@
 // The vector layer in plain C++: the meaning of each function, lane by lane.
+inline constexpr const char* kIsaName = "portable";
 inline constexpr bool kManyTokens = false;  // kernels for several tokens at a time
 inline constexpr int kAccumulators = 4;     // that stay in registers
 inline constexpr int kQueries = 4;          // that attention takes at a time
@@ -31,6 +32,7 @@ DECANT_VEC F f_sub(F a, F b) { DECANT_LANES(F, a.v[i] - b.v[i]); }
 DECANT_VEC F f_mul(F a, F b) { DECANT_LANES(F, a.v[i] * b.v[i]); }
 DECANT_VEC F f_div(F a, F b) { DECANT_LANES(F, a.v[i] / b.v[i]); }
 DECANT_VEC F f_fma(F a, F b, F c) { DECANT_LANES(F, fma_f32(a.v[i], b.v[i], c.v[i])); }
+DECANT_VEC F f_min(F a, F b) { DECANT_LANES(F, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 DECANT_VEC F f_max(F a, F b) { DECANT_LANES(F, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 DECANT_VEC F f_select_less(F a, F b, F yes, F no) {
   DECANT_LANES(F, a.v[i] < b.v[i] ? yes.v[i] : no.v[i]);
