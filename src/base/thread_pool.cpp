@@ -16,7 +16,8 @@ static void pool_pause() noexcept {
 #endif
 }
 
-ThreadPool::ThreadPool(int n_workers) : n_workers_(n_workers) {
+ThreadPool::ThreadPool(int n_workers)
+    : n_workers_(n_workers), shares_(static_cast<std::size_t>(n_workers)) {
   threads_.reserve(static_cast<std::size_t>(n_workers));
   try {
     for (int worker = 1; worker < n_workers; ++worker)
@@ -27,7 +28,9 @@ ThreadPool::ThreadPool(int n_workers) : n_workers_(n_workers) {
 }
 
 ThreadPool::ThreadPool(Executor& executor)
-    : n_workers_(std::clamp(executor.concurrency(), 1, 64)), executor_(&executor) {}
+    : n_workers_(std::clamp(executor.concurrency(), 1, 64)),
+      executor_(&executor),
+      shares_(static_cast<std::size_t>(n_workers_)) {}
 
 ThreadPool::~ThreadPool() {
   {
@@ -57,7 +60,13 @@ void ThreadPool::wait_until(Ready ready) noexcept {
 
 void ThreadPool::start_stage() noexcept {
   const std::size_t n_items = stages_->next();
-  n_items_ = n_items;
+  for (std::size_t i = 0, begin = 0; i < shares_.size(); ++i) {
+    const std::size_t end = n_items * (i + 1) / shares_.size();
+    shares_[i].begin = begin;
+    shares_[i].size = end - begin;
+    shares_[i].taken.store(0, std::memory_order_relaxed);
+    begin = end;
+  }
   unfinished_.store(n_items, std::memory_order_relaxed);
   const std::uint64_t stage = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
   ticket_.store(stage << 32 | n_items, std::memory_order_seq_cst);
@@ -68,14 +77,25 @@ void ThreadPool::start_stage() noexcept {
   wake_.notify_all();
 }
 
+/// Of the worker's share, or else of another's. Who has the right to an item finds one: shares do
+/// not grow, and not all are empty.
+std::size_t ThreadPool::choose_item(int worker) noexcept {
+  for (std::size_t i = static_cast<std::size_t>(worker);; ++i) {
+    Share& share = shares_[i % shares_.size()];
+    if (share.taken.load(std::memory_order_relaxed) >= share.size) continue;
+    const std::size_t at = share.taken.fetch_add(1, std::memory_order_relaxed);
+    if (at < share.size) return share.begin + at;
+  }
+}
+
 bool ThreadPool::run_item(int worker) noexcept {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
   do {
     if ((ticket & kItems) == 0) return false;
   } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire));
-  // The stage cannot end before this item does, so its fields stay as they are.
-  stages_->run(n_items_ - static_cast<std::size_t>(ticket & kItems), worker);
+  // The stage cannot end before this item does, so its shares stay as they are.
+  stages_->run(choose_item(worker), worker);
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) start_stage();
   return true;
 }

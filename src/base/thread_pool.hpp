@@ -1,8 +1,9 @@
 // Runs stages of items on a few threads. A call is one parallel region: whoever finishes the last
 // item of a stage starts the next one. Items are counted, threads are not: a stage ends when its
 // items are finished, and the calling thread alone can finish all of them, so a thread that the
-// system does not run holds nobody up unless it is inside an item. Threads that find no work spin
-// for some microseconds, then sleep.
+// system does not run holds nobody up unless it is inside an item. A worker starts with items of
+// its own share of a stage, the same share of each: what it wrote in one stage is in its core's
+// caches in the next. Threads that find no work spin for some microseconds, then sleep.
 #pragma once
 
 #include <atomic>
@@ -53,6 +54,7 @@ class ThreadPool {
   void work(int worker) noexcept;
   void help(int worker) noexcept;
   bool run_item(int worker) noexcept;
+  std::size_t choose_item(int worker) noexcept;
   void start_stage() noexcept;
   template <class Ready>
   void wait_until(Ready ready) noexcept;
@@ -62,13 +64,19 @@ class ThreadPool {
   Executor* executor_ = nullptr;
   std::atomic<int> n_joined_{0};  // threads of the executor in this call
 
-  // Number of the stage above, items of it not yet taken below. An item is taken by lowering it,
-  // which fails for a thread that looks at an older stage.
+  /// Items [begin, begin + size) of the stage.
+  struct alignas(64) Share {
+    std::size_t begin = 0, size = 0;
+    std::atomic<std::size_t> taken{0};  // may pass size
+  };
+  std::vector<Share> shares_;  // [n_workers]
+
+  // Number of the stage above, items of it not yet taken below. Lowering it is the right to an
+  // item; it fails for a thread that looks at an older stage.
   std::atomic<std::uint64_t> ticket_{0};
   std::atomic<std::size_t> unfinished_{0};
   std::atomic<bool> done_{true};
-  Stages* stages_ = nullptr;  // with n_items_: read only by those who took an item of the stage
-  std::size_t n_items_ = 0;
+  Stages* stages_ = nullptr;  // with shares_: read only by those who have a right to an item
 
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;  // of those who sleep

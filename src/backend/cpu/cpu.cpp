@@ -3,7 +3,9 @@
 #include "backend/cpu/cpu.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <new>
 
 #include "backend/cpu/pack.hpp"
 #include "backend/kv_int8.hpp"
@@ -15,20 +17,40 @@ namespace decant::detail {
 
 namespace {
 
-constexpr int kManyItemGroups = 4;   // row groups in an item, when there are many rows of tokens
-constexpr int kFewItemGroups = 2;    // 32 columns: a whole block of the next operation's input
+// An item is some row groups of a weight times some rows of tokens. Of a prompt:
+constexpr int kItemRows = 48;  // its inputs and outputs stay in a core's own cache
+constexpr int kManyItemGroups = 4;
+// Of few rows, all of them: at most these, and 2 at least, which is a whole block of the next
+// operation's input.
+constexpr int kFewItemGroups = 8;
 constexpr int kHeadItemGroups = 16;  // of the output head
 constexpr int kOwnRows = 8;          // up to here each worker makes the input rows for itself
 constexpr int kPrologueRows = 4;     // rows of a prologue's item
+static_assert(kOwnRows <= kItemRows);
 
 std::size_t cpu_size(int n) { return static_cast<std::size_t>(n); }
 int cpu_blocks(int n, int block) { return (n + block - 1) / block; }
 int cpu_padded(int n) { return cpu_blocks(n, kActBlock) * kActBlock; }
 
+/// Memory that starts with a cache line: a vector load across two lines costs two.
+template <class T>
+struct CpuLines {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+  CpuLines() = default;
+  template <class Other>
+  CpuLines(const CpuLines<Other>&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* p, std::size_t) { ::operator delete(p, kLine); }
+  bool operator==(const CpuLines&) const = default;
+};
+template <class T>
+using Lines = std::vector<T, CpuLines<T>>;
+
 template <class T>
 struct Rows {
   int width = 0;
-  std::vector<T> data;
+  Lines<T> data;
   T* operator[](int row) { return data.data() + cpu_size(row) * cpu_size(width); }
   const T* operator[](int row) const { return data.data() + cpu_size(row) * cpu_size(width); }
 };
@@ -46,15 +68,26 @@ struct InputKind {
   void add(const Weight& weight) { (packed_is_integer(weight.type) ? integer : floats) = true; }
 };
 
+/// Row groups that are packed when an item uses them.
+struct PackedGroups {
+  Weight weight;
+  Lines<std::byte> data;
+};
+
+/// Rows of tokens, [first, end).
+struct RowRange {
+  int first, end;
+};
+
 /// What one worker keeps.
 struct CpuWorker {
-  std::uint64_t prepared = 0;                // the operation whose input rows `own` holds
-  Inputs own;                                // [kOwnRows]
-  std::vector<float> sum, normed;            // [widest]
-  std::vector<std::byte> group;              // 16 rows of a weight that is packed when used
-  Rows<float> out, out2;                     // [max_rows][widest item]
-  std::vector<float> attention;              // attend_scratch
-  std::vector<float> max, state_sum, state;  // attention: [rows][group], the last x value_dim
+  std::uint64_t prepared = 0;  // the operation whose input rows `own` holds
+  Inputs own;                  // [kOwnRows]
+  Lines<float> sum, normed;    // [widest]
+  PackedGroups packed, packed2;
+  Lines<float> out, out2;              // [kItemRows][columns of an item]
+  Lines<float> attention;              // attend_scratch
+  Lines<float> max, state_sum, state;  // attention: [rows][group], the last x value_dim
 };
 
 class CpuBackend final : public Backend {
@@ -74,12 +107,12 @@ class CpuBackend final : public Backend {
   };
 
   void embed(int row);
-  void qkv(int layer, int head, CpuWorker& w);
+  void qkv(int layer, int head, RowRange rows, CpuWorker& w);
   void attend(int layer, int item, CpuWorker& w);
-  void project(Operation op, int layer, const Weight& weight, const Vector& bias, int item,
-               CpuWorker& w);
-  void gate_up(int layer, int item, CpuWorker& w);
-  void logits(int item, CpuWorker& w);
+  void project(Operation op, int layer, const Weight& weight, const Vector& bias, int block,
+               RowRange rows, CpuWorker& w);
+  void gate_up(int layer, int block, RowRange rows, CpuWorker& w);
+  void logits(int block, RowRange rows, CpuWorker& w);
 
   int n_inputs(Operation op) const {
     return op == Operation::logits ? static_cast<int>(logits_rows_.size()) : n_rows();
@@ -89,7 +122,10 @@ class CpuBackend final : public Backend {
   bool is_wide(Operation op) const {
     return all_wide_ || op == Operation::down || op == Operation::logits;
   }
-  InputKind input_kind(Operation op, int layer) const;
+  InputKind find_input_kind(Operation op, int layer) const;
+  const InputKind& input_kind(Operation op, int layer) const {
+    return input_kinds_[cpu_size(layer)][static_cast<std::size_t>(op)];
+  }
   bool made_by_producer(Operation op, int layer) const;
   bool has_prologue(Operation op, int layer) const {
     return n_inputs(op) > kOwnRows && !made_by_producer(op, layer);
@@ -103,11 +139,22 @@ class CpuBackend final : public Backend {
            : op == Operation::gate_up ? residual_[0][row]
                                       : nullptr;
   }
-  void multiply(Operation op, const Weight& weight, int first_group, int n_groups, const Inputs& in,
-                int n_rows, float* out, int out_stride, CpuWorker& w) const;
+  MatmulArgs multiplication(Operation op, const Weight& weight, int first_group, int n_groups,
+                            const Inputs& in, PackedGroups& packed) const;
+  void multiply(MatmulArgs args, RowRange rows, float* out, int out_stride) const;
   void attended_row(int layer, int row, float* to) const;
   int n_rows() const { return static_cast<int>(batch_.rows.size()); }
-  int item_groups() const { return n_rows() > kOwnRows ? kManyItemGroups : kFewItemGroups; }
+  /// With few rows a worker has four items or more, which are as long as that allows: the stream of
+  /// weights falters between them.
+  int item_groups(const Weight& weight) const {
+    if (n_rows() > kOwnRows) return kManyItemGroups;
+    const int share = weight.n_groups() / (4 * static_cast<int>(workers_.size()));
+    return std::clamp(share / 2 * 2, 2, kFewItemGroups);
+  }
+  /// Items that share row groups: one where these are packed for it.
+  int n_row_items(Operation op) const {
+    return packs_items_ ? 1 : cpu_blocks(n_inputs(op), kItemRows);
+  }
   /// Layer 0 has no layer before it, and nothing pending: any norm does.
   const Vector& post_ffn_norm_before(int layer) const {
     return layer_weights(std::max(0, layer - 1)).post_ffn_norm;
@@ -119,6 +166,8 @@ class CpuBackend final : public Backend {
   const ModelWeights& weights_;
   const CpuKernels& kernels_;
   const bool all_wide_;
+  bool packs_items_ = false;                           // some weights are as the file has them
+  std::vector<std::array<InputKind, 7>> input_kinds_;  // [layer][operation]
   Batch batch_;
   std::uint64_t memory_bytes_ = 0;
   std::uint64_t pass_ = 0;  // so that a worker knows whose rows it holds
@@ -154,16 +203,26 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     value_dim = std::max(value_dim, l.value_dim);
     n_heads = std::max(n_heads, l.n_heads);
   }
-  std::uint64_t group_bytes = 0;  // 0: all weights are packed
-  const auto count_group = [&](const Weight& w) {
-    if (w.rows != 0 && w.group_bytes == 0)
-      group_bytes = std::max(group_bytes, packed_group_bytes(w.type, w.cols));
+  std::uint64_t packed_bytes = 0;  // of an item's rows
+  const auto count_packed = [&](const Weight& w, int n_groups) {
+    if (w.rows == 0 || w.group_bytes != 0) return;
+    packs_items_ = true;
+    packed_bytes = std::max(
+        packed_bytes, static_cast<std::uint64_t>(n_groups) * packed_group_bytes(w.type, w.cols));
   };
-  for (const LayerWeights& l : weights.layers)
-    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
-      count_group(*w);
-  count_group(weights.head);
-  const int rows = limits.max_rows;
+  for (const LayerWeights& l : weights.layers) {
+    for (const Weight* w : {&l.q, &l.k, &l.v}) count_packed(*w, w->segment_groups());
+    for (const Weight* w : {&l.attention_output, &l.gate, &l.up, &l.down})
+      count_packed(*w, std::max(kManyItemGroups, kFewItemGroups));
+  }
+  count_packed(weights.head, kHeadItemGroups);
+  for (int layer = 0; layer < static_cast<int>(spec.layers.size()); ++layer) {
+    input_kinds_.emplace_back();
+    for (const Operation op : {Operation::qkv, Operation::attention_output, Operation::gate_up,
+                               Operation::down, Operation::logits})
+      input_kinds_.back()[static_cast<std::size_t>(op)] = find_input_kind(op, layer);
+  }
+  const int rows = limits.max_rows, item_rows = std::min(rows, kItemRows);
   const int widest = cpu_padded(std::max({spec.n_embd, attended_width, ff_width}));
   const int item_width =
       std::max({cpu_padded(head_width), group * value_dim, kHeadItemGroups * kRowGroup});
@@ -184,9 +243,10 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     take_inputs(w.own, std::min(rows, kOwnRows));
     take(w.sum, cpu_size(widest));
     take(w.normed, cpu_size(widest));
-    take(w.group, static_cast<std::size_t>(group_bytes));
-    take_rows(w.out, rows, item_width);
-    take_rows(w.out2, rows, item_width);
+    for (PackedGroups* packed : {&w.packed, &w.packed2})
+      take(packed->data, static_cast<std::size_t>(packed_bytes));
+    for (Lines<float>* out : {&w.out, &w.out2})
+      take(*out, cpu_size(item_rows) * cpu_size(item_width));
     take(w.attention, attend_scratch(head_width, value_dim));
     take(w.max, cpu_size(kCpuAttentionRows * group));
     take(w.state_sum, cpu_size(kCpuAttentionRows * group));
@@ -238,8 +298,8 @@ void CpuBackend::begin(const Batch& batch) {
 }
 
 std::size_t CpuBackend::count(Operation op, int layer) const {
-  const auto items = [](const Weight& weight, int groups) {
-    return cpu_size(cpu_blocks(weight.n_groups(), groups));
+  const auto items = [&](const Weight& weight, int groups) {
+    return cpu_size(cpu_blocks(weight.n_groups(), groups) * n_row_items(op));
   };
   if (op == Operation::embed) return batch_.rows.size();
   if (op == Operation::logits)
@@ -247,27 +307,32 @@ std::size_t CpuBackend::count(Operation op, int layer) const {
   const LayerSpec& l = layer_spec(layer);
   const LayerWeights& w = layer_weights(layer);
   switch (op) {
-    case Operation::qkv: return cpu_size(l.n_heads + 2 * l.n_kv_heads);
+    case Operation::qkv: return cpu_size((l.n_heads + 2 * l.n_kv_heads) * n_row_items(op));
     case Operation::attend: return row_blocks_.size() * cpu_size(l.n_kv_heads);
-    case Operation::attention_output: return items(w.attention_output, item_groups());
-    case Operation::gate_up: return items(w.gate, item_groups());
-    default: return items(w.down, item_groups());
+    case Operation::attention_output:
+      return items(w.attention_output, item_groups(w.attention_output));
+    case Operation::gate_up: return items(w.gate, item_groups(w.gate));
+    default: return items(w.down, item_groups(w.down));
   }
 }
 
 void CpuBackend::run(Operation op, int layer, std::size_t item, int worker) noexcept {
   CpuWorker& w = workers_[cpu_size(worker)];
   const int i = static_cast<int>(item);
-  const LayerWeights& l = layer_weights(layer);  // of layer 0 for embed and logits
+  if (op == Operation::embed) return embed(i);
+  if (op == Operation::attend) return attend(layer, i, w);
+  // Rows slowly, weights fast: so a worker's share of all operations is that of the same rows.
+  const int n = n_row_items(op), n_blocks = static_cast<int>(count(op, layer)) / n;
+  const int block = i % n_blocks, first = i / n_blocks * kItemRows;
+  const RowRange rows{first, n == 1 ? n_inputs(op) : std::min(first + kItemRows, n_inputs(op))};
+  const LayerWeights& l = layer_weights(layer);  // of layer 0 for logits
   switch (op) {
-    case Operation::embed: return embed(i);
-    case Operation::qkv: return qkv(layer, i, w);
-    case Operation::attend: return attend(layer, i, w);
+    case Operation::qkv: return qkv(layer, block, rows, w);
     case Operation::attention_output:
-      return project(op, layer, l.attention_output, l.attention_output_bias, i, w);
-    case Operation::gate_up: return gate_up(layer, i, w);
-    case Operation::down: return project(op, layer, l.down, l.down_bias, i, w);
-    case Operation::logits: return logits(i, w);
+      return project(op, layer, l.attention_output, l.attention_output_bias, block, rows, w);
+    case Operation::gate_up: return gate_up(layer, block, rows, w);
+    case Operation::down: return project(op, layer, l.down, l.down_bias, block, rows, w);
+    default: return logits(block, rows, w);
   }
 }
 
@@ -300,7 +365,7 @@ void CpuBackend::embed(int row) {
 
 // ------------------------------------------------------------------------------------- input rows
 
-InputKind CpuBackend::input_kind(Operation op, int layer) const {
+InputKind CpuBackend::find_input_kind(Operation op, int layer) const {
   InputKind kind;
   const LayerWeights& l = layer_weights(layer);
   switch (op) {
@@ -401,40 +466,46 @@ void CpuBackend::store_residual(Operation op, int layer, CpuWorker& w) {
 }
 
 /// Row groups [first_group, + n_groups) of a weight times rows of input. Weights as the file has
-/// them are packed group by group: the same kernel, the same bits.
-void CpuBackend::multiply(Operation op, const Weight& weight, int first_group, int n_groups,
-                          const Inputs& in, int n_rows, float* out, int out_stride,
-                          CpuWorker& w) const {
-  MatmulArgs args{&weight,
-                  first_group,
-                  n_groups,
-                  in.acts[0],
-                  in.floats[0],
-                  cpu_size(in.acts.width),
-                  cpu_size(in.floats.width),
-                  n_rows,
-                  is_wide(op),
-                  out,
-                  cpu_size(out_stride)};
-  if (weight.group_bytes != 0) return kernels_.matmul(args);
-  Weight group = weight;
-  group.data = w.group.data();
-  group.group_bytes = packed_group_bytes(weight.type, weight.cols);
-  args.weight = &group;
-  args.first_group = 0;
-  args.n_groups = 1;
-  for (int g = first_group; g < first_group + n_groups; ++g, args.out += kRowGroup) {
-    const int row = weight.first_row(g);
+/// them are packed first: the same kernel, the same bits.
+MatmulArgs CpuBackend::multiplication(Operation op, const Weight& weight, int first_group,
+                                      int n_groups, const Inputs& in, PackedGroups& packed) const {
+  MatmulArgs args{};
+  args.weight = &weight;
+  args.first_group = first_group;
+  args.n_groups = n_groups;
+  args.acts = in.acts[0];
+  args.floats = in.floats[0];
+  args.act_stride = cpu_size(in.acts.width);
+  args.float_stride = cpu_size(in.floats.width);
+  args.wide = is_wide(op);
+  if (weight.group_bytes != 0) return args;
+  packed.weight = weight;
+  packed.weight.data = packed.data.data();
+  packed.weight.group_bytes = packed_group_bytes(weight.type, weight.cols);
+  for (int i = 0; i < n_groups; ++i) {
+    const int row = weight.first_row(first_group + i);
     pack_group(weight.type, weight.data + static_cast<std::uint64_t>(row) * weight.row_bytes,
-               weight.row_bytes, weight.end_row(g) - row, weight.cols, w.group.data());
-    kernels_.matmul(args);
+               weight.row_bytes, weight.end_row(first_group + i) - row, weight.cols,
+               packed.data.data() + static_cast<std::uint64_t>(i) * packed.weight.group_bytes);
   }
+  args.weight = &packed.weight;
+  args.first_group = 0;
+  return args;
+}
+
+void CpuBackend::multiply(MatmulArgs args, RowRange rows, float* out, int out_stride) const {
+  args.acts += cpu_size(rows.first) * args.act_stride;
+  args.floats += cpu_size(rows.first) * args.float_stride;
+  args.n_rows = rows.end - rows.first;
+  args.out = out;
+  args.out_stride = cpu_size(out_stride);
+  kernels_.matmul(args);
 }
 
 // ------------------------------------------------------------------------------------- operations
 
-/// One head of q, k or v for all rows: projection, bias, q/k norm, RoPE; k and v go into pages.
-void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
+/// One head of q, k or v: projection, bias, q/k norm, RoPE; k and v go into pages.
+void CpuBackend::qkv(int layer, int head, RowRange rows, CpuWorker& w) {
   const LayerSpec& l = layer_spec(layer);
   const LayerWeights& lw = layer_weights(layer);
   const Inputs& in = inputs(Operation::qkv, layer, w);
@@ -445,13 +516,15 @@ void CpuBackend::qkv(int layer, int head, CpuWorker& w) {
   const Vector& bias = is_q ? lw.q_bias : is_k ? lw.k_bias : lw.v_bias;
   const Vector& head_norm = is_q ? lw.q_norm : lw.k_norm;
   const int dim = is_q || is_k ? l.key_dim : l.value_dim;
-  const int groups = weight.segment_groups();
-  multiply(Operation::qkv, weight, head * groups, groups, in, n_rows(), w.out[0], w.out.width, w);
-
+  const int groups = weight.segment_groups(), stride = groups * kRowGroup;
+  const MatmulArgs args =
+      multiplication(Operation::qkv, weight, head * groups, groups, in, w.packed);
   const RopeSpec& rope = spec_.ropes[cpu_size(l.rope)];
   const KvView& kv = batch_.kv[cpu_size(l.kv_group)];
-  for (int row = 0; row < n_rows(); ++row) {
-    float* x = w.out[row];
+  for (int row = rows.first; row < rows.end; ++row) {
+    const int at = (row - rows.first) % kItemRows;
+    if (at == 0) multiply(args, {row, std::min(row + kItemRows, rows.end)}, w.out.data(), stride);
+    float* x = w.out.data() + at * stride;
     if (!bias.empty())
       for (int i = 0; i < dim; ++i) x[i] += bias[cpu_size(head * dim + i)];
     if (is_q || is_k) {
@@ -524,7 +597,7 @@ void CpuBackend::attend(int layer, int item, CpuWorker& w) {
       std::memcpy(part_output_[part] + head * width, state, cpu_size(width) * sizeof(float));
       continue;
     }
-    float* const x = w.out[0];
+    float* const x = w.out.data();
     for (int i = 0; i < group; ++i)
       kernels_.divide(state + i * l.value_dim, a.sum[query + cpu_size(i)], l.value_dim,
                       x + i * l.value_dim);
@@ -550,47 +623,61 @@ void CpuBackend::attended_row(int layer, int row, float* to) const {
 
 /// Output rows of attention_output and down.
 void CpuBackend::project(Operation op, int layer, const Weight& weight, const Vector& bias,
-                         int item, CpuWorker& w) {
+                         int block, RowRange rows, CpuWorker& w) {
   const Inputs& in = inputs(op, layer, w);
-  const int first = item * item_groups(), n = std::min(item_groups(), weight.n_groups() - first);
-  multiply(op, weight, first, n, in, n_rows(), output_[0] + first * kRowGroup, output_.width, w);
+  const int groups = item_groups(weight), first = block * groups;
+  const int n = std::min(groups, weight.n_groups() - first);
+  const MatmulArgs args = multiplication(op, weight, first, n, in, w.packed);
+  multiply(args, rows, output_[rows.first] + first * kRowGroup, output_.width);
   if (bias.empty()) return;
   const int end = std::min((first + n) * kRowGroup, weight.rows);
-  for (int row = 0; row < n_rows(); ++row)
+  for (int row = rows.first; row < rows.end; ++row)
     for (int i = first * kRowGroup; i < end; ++i) output_[row][i] += bias[cpu_size(i)];
 }
 
-void CpuBackend::gate_up(int layer, int item, CpuWorker& w) {
+void CpuBackend::gate_up(int layer, int block, RowRange rows, CpuWorker& w) {
   const LayerWeights& l = layer_weights(layer);
   const Inputs& in = inputs(Operation::gate_up, layer, w);
-  if (item == 0) store_residual(Operation::gate_up, layer, w);
-  const int first = item * item_groups(), n = std::min(item_groups(), l.gate.n_groups() - first);
-  multiply(Operation::gate_up, l.gate, first, n, in, n_rows(), w.out[0], w.out.width, w);
-  multiply(Operation::gate_up, l.up, first, n, in, n_rows(), w.out2[0], w.out2.width, w);
+  if (block == 0) store_residual(Operation::gate_up, layer, w);
+  const int groups = item_groups(l.gate), first = block * groups;
+  const int n = std::min(groups, l.gate.n_groups() - first);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, l.gate.rows - begin);
-  const InputKind kind = input_kind(Operation::down, layer);
-  for (int row = 0; row < n_rows(); ++row) {
-    float* gate = w.out[row];
-    float* up = w.out2[row];
-    for (int i = 0; i < width; ++i) {
-      if (!l.gate_bias.empty()) gate[i] += l.gate_bias[cpu_size(begin + i)];
-      if (!l.up_bias.empty()) up[i] += l.up_bias[cpu_size(begin + i)];
+  const MatmulArgs gate_args = multiplication(Operation::gate_up, l.gate, first, n, in, w.packed);
+  const MatmulArgs up_args = multiplication(Operation::gate_up, l.up, first, n, in, w.packed2);
+  const InputKind& kind = input_kind(Operation::down, layer);
+  const auto add = [&](const Vector& bias, float* x) {
+    if (bias.empty()) return;
+    for (int i = 0; i < width; ++i) x[i] += bias[cpu_size(begin + i)];
+  };
+  for (int row = rows.first; row < rows.end; ++row) {
+    const int at = (row - rows.first) % kItemRows;
+    if (at == 0) {
+      const RowRange some{row, std::min(row + kItemRows, rows.end)};
+      multiply(gate_args, some, w.out.data(), n * kRowGroup);
+      multiply(up_args, some, w.out2.data(), n * kRowGroup);
     }
+    float* const gate = w.out.data() + at * n * kRowGroup;
+    float* const up = w.out2.data() + at * n * kRowGroup;
+    add(l.gate_bias, gate);
+    add(l.up_bias, up);
     kernels_.activate(layer_spec(layer).activation, gate, up, width, gate);
     set_input(made_, row, begin, gate, width, kind);
   }
 }
 
-void CpuBackend::logits(int item, CpuWorker& w) {
+void CpuBackend::logits(int block, RowRange rows, CpuWorker& w) {
   const Inputs& in = inputs(Operation::logits, 0, w);
-  const int first = item * kHeadItemGroups,
+  const int first = block * kHeadItemGroups,
             n = std::min(kHeadItemGroups, weights_.head.n_groups() - first);
-  const int n_wanted = static_cast<int>(logits_rows_.size());
-  multiply(Operation::logits, weights_.head, first, n, in, n_wanted, w.out[0], w.out.width, w);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, spec_.n_vocab - begin);
-  for (int i = 0; i < n_wanted; ++i)
-    std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(i)])].logits + begin, w.out[i],
-                cpu_size(width) * sizeof(float));
+  const MatmulArgs args = multiplication(Operation::logits, weights_.head, first, n, in, w.packed);
+  for (int row = rows.first; row < rows.end; ++row) {
+    const int at = (row - rows.first) % kItemRows;
+    if (at == 0)
+      multiply(args, {row, std::min(row + kItemRows, rows.end)}, w.out.data(), n * kRowGroup);
+    std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(row)])].logits + begin,
+                w.out.data() + at * n * kRowGroup, cpu_size(width) * sizeof(float));
+  }
 }
 
 }  // namespace
