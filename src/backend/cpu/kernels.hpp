@@ -66,11 +66,11 @@ struct AttendArgs {
 inline constexpr int kCpuSplit = 256;  // positions of an attention split
 inline constexpr int kCpuAttentionRows = 16;
 inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
-inline constexpr int kCpuMaxPages = 4;     // whose keys it takes at a time
+inline constexpr int kCpuMaxPages = 4;     // that it takes at a time
 inline constexpr std::size_t attend_scratch(int key_dim, int value_dim) {
   const auto keys = static_cast<std::size_t>(key_dim), values = static_cast<std::size_t>(value_dim);
   return kCpuMaxQueries * (kCpuSplit + kPageTokens + keys + values) +
-         kCpuMaxPages * kPageTokens * (keys > values ? keys : values);
+         kCpuMaxPages * kPageTokens * values;
 }
 
 struct CpuKernels {
