@@ -67,6 +67,11 @@ void ThreadPool::start_stage() noexcept {
     shares_[i].taken.store(0, std::memory_order_relaxed);
     begin = end;
   }
+  open_stage(n_items);
+}
+
+/// Offers `n_items` of the stage, all or those that were left; none: the call is over.
+void ThreadPool::open_stage(std::size_t n_items) noexcept {
   unfinished_.store(n_items, std::memory_order_relaxed);
   const std::uint64_t stage = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
   ticket_.store(stage << 32 | n_items, std::memory_order_seq_cst);
@@ -88,15 +93,38 @@ std::size_t ThreadPool::choose_item(int worker) noexcept {
   }
 }
 
+void ThreadPool::finish_items(std::size_t n) noexcept {
+  if (unfinished_.fetch_sub(n, std::memory_order_acq_rel) != n) return;
+  if (left_ == 0) return start_stage();
+  done_.store(true, std::memory_order_seq_cst);
+  { const std::lock_guard lock(mutex_); }
+  wake_.notify_all();
+}
+
 bool ThreadPool::run_item(int worker) noexcept {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  bool timed, late;
+  Clock::time_point begin;
   do {
     if ((ticket & kItems) == 0) return false;
-  } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                          std::memory_order_acquire));
+    const Clock::time_point deadline(deadline_.load(std::memory_order_relaxed));
+    timed = deadline != kNoDeadline;
+    if (timed) begin = Clock::now();
+    late = timed && begun_.load(std::memory_order_relaxed) && begin + item_time() > deadline;
+    // Who is late takes all that is left, so that nobody begins it.
+  } while (!ticket_.compare_exchange_weak(ticket, late ? ticket & ~kItems : ticket - 1,
+                                          std::memory_order_acq_rel, std::memory_order_acquire));
+  if (late) {
+    left_ = static_cast<std::size_t>(ticket & kItems);
+    finish_items(left_);
+    return true;
+  }
   // The stage cannot end before this item does, so its shares stay as they are.
+  if (timed) begun_.store(true, std::memory_order_relaxed);
   stages_->run(choose_item(worker), worker);
-  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) start_stage();
+  if (timed)
+    item_time_.store(about_longest(item_time(), Clock::now() - begin), std::memory_order_relaxed);
+  finish_items(1);
   return true;
 }
 
@@ -107,11 +135,16 @@ void ThreadPool::help(int worker) noexcept {
       wait_until([this] { return has_items() || done_.load(std::memory_order_seq_cst); });
 }
 
-void ThreadPool::run(Stages& stages) noexcept {
+bool ThreadPool::run(Stages& stages, Clock::time_point deadline) noexcept {
   const FloatMode mode;
   stages_ = &stages;
   done_.store(false, std::memory_order_relaxed);
-  start_stage();
+  begun_.store(false, std::memory_order_relaxed);
+  deadline_.store(deadline.time_since_epoch(), std::memory_order_relaxed);
+  if (left_ == 0)
+    start_stage();
+  else
+    open_stage(std::exchange(left_, 0));
   if (executor_ != nullptr) {
     n_joined_.store(0, std::memory_order_relaxed);
     try {
@@ -129,6 +162,7 @@ void ThreadPool::run(Stages& stages) noexcept {
     }
   }
   help(0);
+  return left_ == 0;
 }
 
 void ThreadPool::run(std::size_t n_items, ItemFunction fn, void* context) noexcept {

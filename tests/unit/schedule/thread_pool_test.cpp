@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -189,5 +190,54 @@ TEST_CASE("an executor owes no concurrency") {
       CHECK(wrong == 0);
       CHECK(counted.bad_worker == 0);
     }
+  }
+}
+
+TEST_CASE("a call with a deadline may stop between items, and the next one goes on there") {
+  // Three stages of 40 items that note their order.
+  struct Noting final : ThreadPool::Stages {
+    std::vector<std::atomic<int>> runs = std::vector<std::atomic<int>>(120);
+    std::atomic<int> inside{0}, early{0};
+    std::atomic<std::size_t> done{0};
+    std::size_t stage = 0;
+    std::size_t next() noexcept override {
+      early += done != stage * 40;
+      return stage == 3 ? 0 : (++stage, 40);
+    }
+    void run(std::size_t item, int) noexcept override {
+      ++inside;
+      ++runs[(stage - 1) * 40 + item];
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      ++done;
+      --inside;
+    }
+  };
+  HostExecutor executor;
+  executor.way = HostExecutor::at_once;
+  for (const int workers : {1, 2, 3, 0}) {
+    const auto pool = workers == 0 ? std::make_unique<ThreadPool>(executor)
+                                   : std::make_unique<ThreadPool>(workers);
+    Noting noting;
+    int calls = 1, left_inside = 0;
+    // A deadline that has passed: each call does the little that it must.
+    while (!pool->run(noting, ThreadPool::Clock::now())) {
+      ++calls;
+      left_inside += noting.inside;
+    }
+    CAPTURE(workers);
+    CHECK(calls > 3);
+    CHECK(left_inside == 0);
+    CHECK(noting.early == 0);
+    int wrong = 0;
+    for (const auto& runs : noting.runs) wrong += runs != 1;
+    CHECK(wrong == 0);
+
+    // What was left unfinished can be dropped; the next call begins with its own stages.
+    Noting dropped, after;
+    REQUIRE_FALSE(pool->run(dropped, ThreadPool::Clock::now()));
+    pool->drop();
+    CHECK(pool->run(after));
+    CHECK(after.done == 120);
+    CHECK(dropped.done < 120);
   }
 }
