@@ -99,6 +99,34 @@ int main(int argc, char** argv) try {
             << ", messages kept: " << session.messages().size() << "\n";
   // [/cancel]
 
+  // [batch]
+  // Replies in flight at the same time share every pass over the weights.
+  auto villager = model.session().value(), guard = model.session().value();
+  villager.append(decant::Message{"user", "What do you sell?"}).value();
+  guard.append(decant::Message{"user", "Who goes there?"}).value();
+  decant::GenerateOptions urgent;
+  urgent.max_tokens = 8;
+  urgent.priority = 1;                        // before others when there is not room for all
+  urgent.timeout = std::chrono::seconds(20);  // then it ends, and what came is kept
+  urgent.on_text = [](void*, const decant::ReplyText& piece) {  // in place of next()
+    std::cout << (piece.finished ? std::string_view("\n") : piece.text);
+    return true;  // false stops it
+  };
+  auto says = guard.generate(urgent).value();
+  auto offers = villager.generate({.max_tokens = 8}).value();
+  says.wait().value();
+  offers.wait().value();
+  // [/batch]
+
+  // [samples]
+  // Several replies to one prompt, which is run once. One is kept.
+  auto story_session = model.session().value();
+  story_session.append(decant::Message{"user", "Name a colour."}).value();
+  auto samples = story_session.generate_n(3, {.max_tokens = 4}).value();
+  for (auto& sample : samples) sample.reply.wait().value();
+  story_session = std::move(samples[1].session);
+  // [/samples]
+
   // [hook]
   // The host's own say in every token: here one that is never chosen.
   static const auto forbidden = model.tokenize(" the", {.add_bos = false}).value();
@@ -113,6 +141,21 @@ int main(int argc, char** argv) try {
   auto careful = raw.generate(options).value();
   careful.wait().value();
   // [/hook]
+
+  // [step]
+  // The host runs the model itself: no thread of the library, so many milliseconds of each frame.
+  decant::ModelOptions in_game;
+  in_game.mode = decant::RunMode::manual;
+  in_game.threads = 1;
+  auto stepped = decant::Model::load(argv[1], in_game).value();
+  auto hero = stepped.session().value();
+  hero.append(decant::Message{"user", "Hello!"}).value();
+  auto greeting = hero.generate({.max_tokens = 4}).value();
+  while (stepped.step(std::chrono::milliseconds(2)).value()) {
+    while (auto piece = greeting.try_next()) std::cout << *piece << std::flush;
+    // draw the frame
+  }
+  // [/step]
 
   // [text]
   // What people type is content: what looks like a control token in it stays text.

@@ -46,7 +46,8 @@ enum decant_status {
   DECANT_CONTEXT_FULL = 10,
   DECANT_NO_VALID_TOKEN = 11,
   DECANT_CALLBACK_FAILED = 12,
-  DECANT_INTERNAL = 13
+  DECANT_INTERNAL = 13,
+  DECANT_QUEUE_FULL = 14
 };
 
 /* The status' name, for example "invalid_argument". Never NULL. */
@@ -74,6 +75,9 @@ typedef struct decant_model_options {
   int (*progress)(void* user, float fraction);
   void* progress_user;
   int no_prefix_cache; /* not 0: sessions do not share what they computed */
+  int manual;          /* not 0: the host runs the model with decant_model_step, or by waiting */
+  size_t max_batch;    /* most replies that run at the same time */
+  size_t max_queue;    /* most that wait for their turn; one more: DECANT_QUEUE_FULL */
 } decant_model_options;
 DECANT_C_API decant_model_options decant_model_options_default(void);
 
@@ -81,6 +85,10 @@ DECANT_C_API decant_model_options decant_model_options_default(void);
 DECANT_C_API int decant_model_load(const char* path, const decant_model_options* options,
                                    decant_model** model, decant_error* error);
 DECANT_C_API void decant_model_free(decant_model* model);
+/* A manual model: runs it for about so long, at least a little; *more (may be NULL) tells whether
+ * anything is left to do. DECANT_BUSY while another thread does. */
+DECANT_C_API int decant_model_step(decant_model* model, uint64_t budget_ns, int* more,
+                                   decant_error* error);
 
 DECANT_C_API int decant_session_create(decant_model* model, decant_session** session,
                                        decant_error* error);
@@ -117,6 +125,8 @@ typedef struct decant_generate_options {
   uint64_t seed;
   const char* const* stop; /* [n_stop] the reply ends before the first of these; may be NULL */
   size_t n_stop;
+  int priority;        /* higher ones go before others */
+  uint64_t timeout_ns; /* the reply ends then and keeps what came; 0: never */
 } decant_generate_options;
 DECANT_C_API decant_generate_options decant_generate_options_default(void);
 
@@ -143,6 +153,22 @@ DECANT_C_API int decant_session_generate(decant_session* session,
                                          const decant_generate_options* options,
                                          decant_text_callback on_text, void* user,
                                          decant_stats* stats, decant_error* error);
+
+/* The same without waiting: a reply that the caller polls. Free it at any time; that cancels it. */
+typedef struct decant_reply decant_reply;
+DECANT_C_API int decant_session_start(decant_session* session,
+                                      const decant_generate_options* options, decant_reply** reply,
+                                      decant_error* error);
+DECANT_C_API void decant_reply_free(decant_reply* reply);
+/* The text that is ready, n bytes, 0 for none; it lives until the next call for this reply.
+ * *finished is not 0 when the reply has ended and all its text was given; the status is then that
+ * of the reply. */
+DECANT_C_API int decant_reply_try_next(decant_reply* reply, const char** text, size_t* n,
+                                       int* finished, decant_error* error);
+/* From any thread: ends the reply and keeps what came, or takes the session back. */
+DECANT_C_API void decant_reply_stop(decant_reply* reply);
+DECANT_C_API void decant_reply_cancel(decant_reply* reply);
+DECANT_C_API void decant_reply_stats(const decant_reply* reply, decant_stats* stats);
 
 #ifdef __cplusplus
 }

@@ -68,6 +68,7 @@ enum class ErrorCode : int {
   no_valid_token = 11,   ///< nothing is left to sample from (all logits -inf or NaN)
   callback_failed = 12,  ///< a callback of the host threw or asked to stop
   internal = 13,         ///< a defect of the library; please report it
+  queue_full = 14,       ///< ModelOptions::max_queue requests wait already
 };
 
 /// The code's name, for example "invalid_argument". Never null.
@@ -195,6 +196,12 @@ enum class KvType { automatic, f32, f16, bf16, int8 };
 /// int16 in front of the head and of the down projection, where rounding hurts most. int16
 /// everywhere costs more time and is as good as float (docs/performance.md).
 enum class Activations { int8, int16 };
+/// Who runs a model's steps. background: a thread of its own, asleep when there is nothing to do.
+/// manual: the host, with Model::step or by waiting for a reply or for logits.
+enum class RunMode { background, manual };
+/// When a waiting reply joins those that run. continuous: as soon as there is a place. fixed: when
+/// all that run have ended, for comparison: it wastes what short replies leave free.
+enum class BatchPolicy { continuous, fixed };
 enum class LogLevel { info, warning };
 
 struct ModelOptions {
@@ -215,7 +222,11 @@ struct ModelOptions {
   /// Sessions that begin with the same tokens share their pages, and pages outlive their session
   /// until they are wanted: what was computed once is not computed again. Never changes results.
   bool prefix_cache = true;
-  std::size_t chunk = 512;  ///< most prompt tokens in one pass, 1..4096; never changes results
+  std::size_t chunk = 512;             ///< most tokens in one pass, 1..4096; never changes results
+  RunMode mode = RunMode::background;  ///< for the model's whole life
+  BatchPolicy batching = BatchPolicy::continuous;
+  std::size_t max_batch = 64;        ///< most replies that run at the same time, 1..1024
+  std::size_t max_queue = SIZE_MAX;  ///< most that wait for their turn; one more: queue_full
   /// Leave weights in the mapped file, which must not shrink: a file larger than memory can be
   /// used, the same bits come out, but the cpu backend packs rows anew for each pass and is much
   /// slower.
@@ -283,6 +294,19 @@ struct ModelMetrics {
   std::size_t kv_pages_used = 0, kv_pages = 0;
   std::uint64_t kv_copied_pages = 0;   ///< before a write into a shared one
   std::uint64_t kv_evicted_pages = 0;  ///< that the prefix cache had to give up
+
+  std::uint64_t steps = 0;           ///< passes over the weights
+  std::uint64_t step_rows = 0;       ///< tokens in them, all together
+  std::uint64_t step_sequences = 0;  ///< sequences in them: by steps, the mean batch
+  std::uint64_t prompt_tokens = 0;   ///< of replies whose prompt is done
+  std::uint64_t cached_tokens = 0;   ///< of these, found in the KV cache
+  std::uint64_t generated_tokens = 0;
+  std::uint64_t replies = 0;             ///< that have ended, in whatever way
+  std::uint64_t preemptions = 0;         ///< replies that lost their pages for a while
+  std::size_t running = 0, waiting = 0;  ///< replies and calls of logits now
+
+  /// The same in Prometheus' text format (0.0.4), for a host's own endpoint.
+  DECANT_API std::string prometheus() const;
 };
 
 /// What a file says about itself, from its headers alone.
@@ -341,7 +365,8 @@ class Session;
 
 /// Weights, tokenizer and the engine that runs them. A cheap, reference-counted, move-only handle:
 /// Sessions and Replies keep what they need alive, so any order of destruction is safe.
-/// Every member may be called from any thread.
+/// Every member may be called from any thread. In a child process that fork made, all handles
+/// answer invalid_state or nothing, and dropping them frees nothing.
 class DECANT_API Model {
  public:
   /// Loads a GGUF file, or all its parts when `path` names the first (-00001-of-000NN).
@@ -378,6 +403,13 @@ class DECANT_API Model {
   /// The conversation as the model's prompt. Errors: unsupported, invalid_argument.
   Result<std::string> render(std::span<const Message> messages,
                              bool add_generation_prompt = true) const;
+
+  /// RunMode::manual: runs the model for about so long and returns whether anything is left to do.
+  /// It looks at the clock between work items of some 50 microseconds, begins none that would end
+  /// too late, and may stop in the middle of a pass, where the next call goes on; it does at least
+  /// a little. One thread at a time. Errors: invalid_state (background mode, vocabulary_only),
+  /// would_block (inside a callback), busy (another thread is stepping).
+  Result<bool> step(std::chrono::nanoseconds budget);
 
   /// Lets go of all that Session::pin_prefix holds.
   void unpin_prefixes() noexcept;
@@ -461,6 +493,33 @@ struct DECANT_API Sampler {
 
 // ---------------------------------------------------------------------------- session and reply
 
+enum class FinishReason {
+  none,         ///< still running, or ended by an error: see status()
+  end_token,    ///< the model ended its turn
+  stop_string,  ///< one of GenerateOptions::stop
+  max_tokens,
+  context_full,  ///< the session holds as many tokens as it can
+  stopped,       ///< stop()
+  cancelled,     ///< cancel(), or the Reply was dropped
+  timeout,       ///< GenerateOptions::timeout; what came is kept
+};
+/// The reason's name, for example "end_token". Never null.
+DECANT_API const char* finish_reason_name(FinishReason reason) noexcept;
+
+/// How a reply gets pages of the KV pool. optimistic: when it needs them; if there are none, the
+/// youngest reply of the lowest priority loses its own and goes on later with the same bits, by
+/// running its tokens again. guaranteed: it starts when pages for prompt + max_tokens are set aside
+/// for it, and keeps them until its end.
+enum class Admission { optimistic, guaranteed };
+
+/// What GenerateOptions::on_text is told.
+struct ReplyText {
+  std::string_view text;  ///< more text, as Reply::next would give it; empty at the end
+  bool finished = false;  ///< the last call for this reply, right before its waiters are released
+  FinishReason reason = FinishReason::none;  ///< of the end
+  Error error = {};                          ///< of the end: why the reply failed, if it did
+};
+
 struct GenerateOptions {
   std::size_t max_tokens = SIZE_MAX;  ///< 0: success with no tokens
   Sampler sampler = {};
@@ -475,24 +534,21 @@ struct GenerateOptions {
   /// long is cut by the same rule before it is answered; its messages all stay. Reply::tokens and
   /// ReplyStats count all of a reply.
   std::optional<std::size_t> keep_first = {};
+  int priority = 0;  ///< higher ones start, run their prompts and get pages before others
+  std::chrono::nanoseconds timeout{0};  ///< from the call of generate; 0: none
+  Admission admission = Admission::optimistic;
   /// May change the logits of each token before the sampler sees them. `history` is the session's
-  /// tokens. Runs on the model's worker without locks. Return false to end with callback_failed.
+  /// tokens. Runs on the thread that steps the model, without locks. Return false to end with
+  /// callback_failed.
   bool (*process_logits)(void* user, std::span<const Token> history,
                          std::span<float> logits) = nullptr;
   void* process_logits_user = nullptr;
+  /// Gets the text in place of Reply::next, and exactly one call with `finished` at the end; on the
+  /// thread that steps the model or ends the reply, without locks. It may start, stop, cancel and
+  /// drop replies; what would wait answers would_block. Return false to stop the reply.
+  bool (*on_text)(void* user, const ReplyText& piece) = nullptr;
+  void* on_text_user = nullptr;
 };
-
-enum class FinishReason {
-  none,         ///< still running, or ended by an error: see status()
-  end_token,    ///< the model ended its turn
-  stop_string,  ///< one of GenerateOptions::stop
-  max_tokens,
-  context_full,  ///< the session holds as many tokens as it can
-  stopped,       ///< stop()
-  cancelled,     ///< cancel(), or the Reply was dropped
-};
-/// The reason's name, for example "end_token". Never null.
-DECANT_API const char* finish_reason_name(FinishReason reason) noexcept;
 
 struct ReplyStats {
   std::size_t prompt_tokens = 0;  ///< tokens of the session before the first new one
@@ -500,6 +556,7 @@ struct ReplyStats {
   std::size_t recomputed = 0;     ///< of these, run again because a window's pages were reused
   std::size_t tokens = 0;         ///< tokens generated, an end token included
   std::size_t dropped = 0;        ///< that GenerateOptions::keep_first took out of the session
+  double queue_ms = 0;            ///< time from the call of generate to a place in the batch
   double ttft_ms = 0;             ///< time to first token, from the call of generate
   double tpot_ms = 0;             ///< mean time per output token after the first
   double tokens_per_second = 0;   ///< 1000 / tpot_ms
@@ -543,6 +600,8 @@ class DECANT_API Reply {
   std::shared_ptr<detail::ReplyState> state_;
 };
 
+struct Sample;
+
 struct SaveOptions {
   /// False: tokens and messages alone, a few KB; keys and values are computed again after restore.
   bool pages = true;
@@ -565,8 +624,14 @@ class DECANT_API Session {
   Status append(std::span<const Token> tokens);
 
   /// Starts a reply. Errors: busy, invalid_argument, invalid_state (nothing to continue),
-  /// context_full, unsupported.
+  /// context_full, out_of_memory (the KV pool could never hold it), queue_full, unsupported.
   Result<Reply> generate(const GenerateOptions& options = {});
+
+  /// Starts n replies to the same prompt, 1 to 1024, which is run once: sample i has the sampler's
+  /// sample_index + i and a session of its own, forked behind the prompt, to which its cancel goes
+  /// back. This session stays at the prompt, `busy` until that was run. To go on with one:
+  /// session = std::move(sample.session). Errors: those of generate.
+  Result<std::vector<Sample>> generate_n(std::size_t n, const GenerateOptions& options = {});
 
   /// Runs what was appended and gives the logits that predict the next token, [n_vocab]. The span
   /// lives until the next call on this Session. For those who choose tokens themselves.
@@ -621,6 +686,12 @@ class DECANT_API Session {
   friend class Model;
   explicit Session(std::shared_ptr<detail::SessionState> state) noexcept;
   std::shared_ptr<detail::SessionState> state_;
+};
+
+/// One of several replies to a prompt: Session::generate_n.
+struct Sample {
+  Session session;
+  Reply reply;
 };
 
 }  // namespace decant

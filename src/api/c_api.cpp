@@ -12,10 +12,13 @@ struct decant_model {
 struct decant_session {
   decant::Session session;
 };
+struct decant_reply {
+  decant::Reply reply;
+};
 
 namespace decant::detail {
 
-static_assert(DECANT_INTERNAL == static_cast<int>(ErrorCode::internal));
+static_assert(DECANT_QUEUE_FULL == static_cast<int>(ErrorCode::queue_full));
 static_assert(sizeof(decant_error::message) > kMaxErrorText);
 
 /// Fills the caller's error; the status to return.
@@ -64,6 +67,33 @@ static void c_write_stats(const Reply& reply, decant_stats* to) {
   std::memcpy(to, &stats, std::min(to->size, sizeof stats));
 }
 
+static std::chrono::nanoseconds c_nanoseconds(std::uint64_t n) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min<std::uint64_t>(n, INT64_MAX)));
+}
+
+static Result<GenerateOptions> c_generate_options(const decant_generate_options* options) {
+  decant_generate_options c = decant_generate_options_default();
+  DECANT_TRY(c_read_struct(options, c));
+  if (c.stop == nullptr && c.n_stop != 0)
+    return make_error(ErrorCode::invalid_argument, "stop must not be NULL when n_stop is {}",
+                      c.n_stop);
+  GenerateOptions o;
+  o.max_tokens = c.max_tokens;
+  o.sampler.temperature = c.temperature;
+  o.sampler.top_k = c.top_k;
+  o.sampler.top_p = c.top_p;
+  o.sampler.min_p = c.min_p;
+  if (c.has_seed != 0) o.sampler.seed = c.seed;
+  for (std::size_t i = 0; i < c.n_stop; ++i) {
+    if (c.stop[i] == nullptr)
+      return make_error(ErrorCode::invalid_argument, "stop[{}] must not be NULL", i);
+    o.stop.emplace_back(c.stop[i]);
+  }
+  o.priority = c.priority;
+  o.timeout = c_nanoseconds(c.timeout_ns);
+  return o;
+}
+
 // Functions with C linkage are the header's, whatever namespace they are written in.
 extern "C" {
 
@@ -82,6 +112,8 @@ decant_model_options decant_model_options_default(void) {
   decant_model_options options{};
   options.size = sizeof options;
   options.sessions = 1;
+  options.max_batch = ModelOptions().max_batch;
+  options.max_queue = SIZE_MAX;
   return options;
 }
 
@@ -108,6 +140,9 @@ int decant_model_load(const char* path, const decant_model_options* options, dec
     o.sessions = c.sessions;
     o.mapped = c.mapped != 0;
     o.prefix_cache = c.no_prefix_cache == 0;
+    if (c.manual != 0) o.mode = RunMode::manual;
+    o.max_batch = c.max_batch;
+    o.max_queue = c.max_queue;
     if (c.progress != nullptr) {
       o.progress = [](void* user, float fraction) {
         const auto& host = *static_cast<const decant_model_options*>(user);
@@ -122,6 +157,15 @@ int decant_model_load(const char* path, const decant_model_options* options, dec
 }
 
 void decant_model_free(decant_model* model) { delete model; }
+
+int decant_model_step(decant_model* model, uint64_t budget_ns, int* more, decant_error* error) {
+  if (model == nullptr) return c_missing("model", error);
+  return c_call(error, [&]() -> Status {
+    DECANT_ASSIGN(const bool left, model->model.step(c_nanoseconds(budget_ns)));
+    if (more != nullptr) *more = left ? 1 : 0;
+    return {};
+  });
+}
 
 int decant_session_create(decant_model* model, decant_session** session, decant_error* error) {
   if (model == nullptr) return c_missing("model", error);
@@ -183,23 +227,7 @@ int decant_session_generate(decant_session* session, const decant_generate_optio
                             decant_error* error) {
   if (session == nullptr) return c_missing("session", error);
   return c_call(error, [&]() -> Status {
-    decant_generate_options c = decant_generate_options_default();
-    DECANT_TRY(c_read_struct(options, c));
-    if (c.stop == nullptr && c.n_stop != 0)
-      return make_error(ErrorCode::invalid_argument, "stop must not be NULL when n_stop is {}",
-                        c.n_stop);
-    GenerateOptions o;
-    o.max_tokens = c.max_tokens;
-    o.sampler.temperature = c.temperature;
-    o.sampler.top_k = c.top_k;
-    o.sampler.top_p = c.top_p;
-    o.sampler.min_p = c.min_p;
-    if (c.has_seed != 0) o.sampler.seed = c.seed;
-    for (std::size_t i = 0; i < c.n_stop; ++i) {
-      if (c.stop[i] == nullptr)
-        return make_error(ErrorCode::invalid_argument, "stop[{}] must not be NULL", i);
-      o.stop.emplace_back(c.stop[i]);
-    }
+    DECANT_ASSIGN(const GenerateOptions o, c_generate_options(options));
     DECANT_ASSIGN(Reply reply, session->session.generate(o));
     while (const auto piece = reply.next()) {
       if (on_text == nullptr) continue;
@@ -220,6 +248,47 @@ int decant_session_generate(decant_session* session, const decant_generate_optio
     c_write_stats(reply, stats);
     return {};
   });
+}
+
+int decant_session_start(decant_session* session, const decant_generate_options* options,
+                         decant_reply** reply, decant_error* error) {
+  if (session == nullptr) return c_missing("session", error);
+  if (reply == nullptr) return c_missing("reply", error);
+  return c_call(error, [&]() -> Status {
+    DECANT_ASSIGN(const GenerateOptions o, c_generate_options(options));
+    DECANT_ASSIGN(Reply started, session->session.generate(o));
+    *reply = new decant_reply{std::move(started)};
+    return {};
+  });
+}
+
+void decant_reply_free(decant_reply* reply) { delete reply; }
+
+int decant_reply_try_next(decant_reply* reply, const char** text, size_t* n, int* finished,
+                          decant_error* error) {
+  if (reply == nullptr) return c_missing("reply", error);
+  if (text == nullptr) return c_missing("text", error);
+  if (n == nullptr) return c_missing("n", error);
+  if (finished == nullptr) return c_missing("finished", error);
+  return c_call(error, [&]() -> Status {
+    // In this order: what came before the end is taken before the end is told.
+    const bool ended = reply->reply.finished();
+    const std::string_view piece = reply->reply.try_next().value_or(std::string_view());
+    *text = piece.data();
+    *n = piece.size();
+    *finished = ended && piece.empty() ? 1 : 0;
+    return *finished != 0 ? reply->reply.status() : Status();
+  });
+}
+
+void decant_reply_stop(decant_reply* reply) {
+  if (reply != nullptr) reply->reply.stop();
+}
+void decant_reply_cancel(decant_reply* reply) {
+  if (reply != nullptr) reply->reply.cancel();
+}
+void decant_reply_stats(const decant_reply* reply, decant_stats* stats) {
+  if (reply != nullptr) c_write_stats(reply->reply, stats);
 }
 
 }  // extern "C"

@@ -49,6 +49,11 @@ static Status check_options(const ModelOptions& o) {
   if (o.threads < 0 || o.threads > kMaxThreads) return wrong("threads", "0 to 64");
   if (o.context > kMaxContext) return wrong("context", "at most 2^24");
   if (o.chunk < 1 || o.chunk > 4096) return wrong("chunk", "1 to 4096");
+  if (o.max_batch < 1 || o.max_batch > 1024) return wrong("max_batch", "1 to 1024");
+  if (o.mode != RunMode::background && o.mode != RunMode::manual)
+    return wrong("mode", "background or manual");
+  if (o.batching != BatchPolicy::continuous && o.batching != BatchPolicy::fixed)
+    return wrong("batching", "continuous or fixed");
   if (o.sessions < 1 || o.sessions > 65536) return wrong("sessions", "1 to 65536");
   const auto known = [](KvType t) {
     return t == KvType::automatic || t == KvType::f32 || t == KvType::f16 || t == KvType::bf16 ||
@@ -207,6 +212,10 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
   engine.chunk = static_cast<int>(options.chunk);
   engine.activations = options.activations;
   engine.profile = options.profile;
+  engine.manual = options.mode == RunMode::manual;
+  engine.batching = options.batching;
+  engine.max_batch = options.max_batch;
+  engine.max_queue = options.max_queue;
   info.kv_bytes_per_token = KvCache::bytes_per_token(spec.kv_groups, kv.keys, kv.values);
   for (const KvGroupSpec& group : spec.kv_groups)
     info.kv_groups.push_back({group.layers.size(), static_cast<std::size_t>(group.window),
@@ -325,8 +334,12 @@ using namespace detail;
 
 Model::Model(std::shared_ptr<ModelState> state) noexcept : state_(std::move(state)) {}
 Model::Model(Model&&) noexcept = default;
-Model& Model::operator=(Model&&) noexcept = default;
-Model::~Model() = default;
+Model& Model::operator=(Model&& other) noexcept {
+  Model old(std::move(other));
+  std::swap(state_, old.state_);
+  return *this;
+}
+Model::~Model() { drop_state(state_, state_.get()); }
 
 template <class Source>
 static Result<std::shared_ptr<ModelState>> open_and_load(Source&& open,
@@ -394,8 +407,11 @@ const ModelInfo& Model::info() const noexcept { return state_->info; }
 MemoryPlan Model::memory() const { return state_->memory; }
 
 ModelMetrics Model::metrics() const noexcept {
-  if (state_->engine == nullptr) return Profile().metrics();
-  ModelMetrics metrics = state_->engine->metrics();
+  ModelMetrics metrics;
+  for (std::size_t i = 0; i < Profile::kNames.size(); ++i)
+    metrics.operations[i].name = Profile::kNames[i];
+  if (state_->engine == nullptr || state_->is_forked()) return metrics;
+  state_->engine->read_metrics(metrics);
   const KvCache& kv = *state_->engine->kv();
   int group = 0;
   while (group + 1 < kv.n_groups() && kv.views()[static_cast<std::size_t>(group)].window != 0)
@@ -411,7 +427,7 @@ ModelMetrics Model::metrics() const noexcept {
 
 Result<std::vector<Token>> Model::tokenize(std::string_view text,
                                            const TextOptions& options) const {
-  return guarded([&]() -> Result<std::vector<Token>> {
+  return guarded(*state_, [&]() -> Result<std::vector<Token>> {
     DECANT_TRY(state_->need_tokenizer());
     const Tokenizer& tokenizer = *state_->tokenizer;
     std::vector<Token> tokens;
@@ -424,7 +440,7 @@ Result<std::vector<Token>> Model::tokenize(std::string_view text,
 }
 
 Result<std::string> Model::detokenize(std::span<const Token> tokens) const {
-  return guarded([&]() -> Result<std::string> {
+  return guarded(*state_, [&]() -> Result<std::string> {
     DECANT_TRY(state_->need_tokenizer());
     std::string text;
     DECANT_TRY(state_->tokenizer->detokenize(tokens, text));
@@ -434,7 +450,7 @@ Result<std::string> Model::detokenize(std::span<const Token> tokens) const {
 
 Result<std::string> Model::render(std::span<const Message> messages,
                                   bool add_generation_prompt) const {
-  return guarded([&]() -> Result<std::string> {
+  return guarded(*state_, [&]() -> Result<std::string> {
     DECANT_ASSIGN(const std::vector<TextPart> parts,
                   render_conversation(*state_, messages, add_generation_prompt));
     std::string text;
@@ -443,13 +459,22 @@ Result<std::string> Model::render(std::span<const Message> messages,
   });
 }
 
+Result<bool> Model::step(std::chrono::nanoseconds budget) {
+  return guarded(*state_, [&]() -> Result<bool> {
+    const std::shared_ptr<ModelState> state = state_;  // a callback may drop this Model
+    DECANT_TRY(state->need_engine());
+    return state->engine->step(budget);
+  });
+}
+
 void Model::unpin_prefixes() noexcept {
+  if (state_->is_forked()) return;
   const std::lock_guard lock(state_->pins_mutex);
   state_->pins.clear();
 }
 
 Result<Session> Model::session() {
-  return guarded([&]() -> Result<Session> {
+  return guarded(*state_, [&]() -> Result<Session> {
     DECANT_TRY(state_->need_engine());
     auto session = std::make_shared<SessionState>();
     session->model = state_;

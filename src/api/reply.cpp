@@ -6,8 +6,18 @@ using namespace detail;
 
 Reply::Reply(std::shared_ptr<ReplyState> state) noexcept : state_(std::move(state)) {}
 Reply::Reply(Reply&&) noexcept = default;
-Reply& Reply::operator=(Reply&&) noexcept = default;
-Reply::~Reply() = default;
+Reply& Reply::operator=(Reply&& other) noexcept {
+  Reply old(std::move(other));
+  std::swap(state_, old.state_);
+  return *this;
+}
+Reply::~Reply() { drop_state(state_, state_ == nullptr ? nullptr : state_->model.get()); }
+
+static Status reply_status(const ReplyState& s) {
+  const std::lock_guard lock(s.request->mutex);
+  if (s.request->shared.error) return s.request->shared.error;
+  return {};
+}
 
 /// Takes the text that is ready; empty if there is none.
 static std::optional<std::string_view> take_ready(ReplyState& s) {
@@ -18,26 +28,30 @@ static std::optional<std::string_view> take_ready(ReplyState& s) {
 }
 
 std::optional<std::string_view> Reply::next() {
-  if (state_->model->engine->on_worker()) return std::nullopt;
-  Request& request = *state_->request;
-  std::unique_lock lock(request.mutex);
-  request.changed.wait(lock,
-                       [&] { return request.shared.finished || !request.shared.ready.empty(); });
-  return take_ready(*state_);
+  if (state_->model->is_forked()) return std::nullopt;
+  // A callback may drop this Reply while it steps the model.
+  const std::shared_ptr<ReplyState> state = state_;
+  if (state->model->engine->is_stepping_here()) return std::nullopt;
+  state->model->engine->wait(*state->request, true);
+  if (state.use_count() == 1) return std::nullopt;
+  const std::lock_guard lock(state->request->mutex);
+  return take_ready(*state);
 }
 
 std::optional<std::string_view> Reply::try_next() {
+  if (state_->model->is_forked()) return std::nullopt;
   const std::lock_guard lock(state_->request->mutex);
   return take_ready(*state_);
 }
 
 Status Reply::wait() {
-  return guarded([&]() -> Status {
-    if (state_->model->engine->on_worker() && !finished())
+  return guarded(*state_->model, [&]() -> Status {
+    const std::shared_ptr<ReplyState> state = state_;  // a callback may drop this Reply
+    if (state->model->engine->is_stepping_here() && !finished())
       return make_error(ErrorCode::would_block,
                         "wait waits for the model; not inside one of its callbacks");
-    state_->request->wait();
-    return status();
+    state->model->engine->wait(*state->request);
+    return reply_status(*state);
   });
 }
 
@@ -49,25 +63,28 @@ void Reply::stop() noexcept {
 
 void Reply::cancel() noexcept { state_->request->asked = Request::Asked::cancel; }
 
-bool Reply::finished() const noexcept { return state_->request->is_finished(); }
+bool Reply::finished() const noexcept {
+  return state_->model->is_forked() || state_->request->is_finished();
+}
 
 Status Reply::status() const {
-  const std::lock_guard lock(state_->request->mutex);
-  if (state_->request->shared.error) return state_->request->shared.error;
-  return {};
+  return guarded(*state_->model, [&] { return reply_status(*state_); });
 }
 
 FinishReason Reply::finish_reason() const noexcept {
+  if (state_->model->is_forked()) return FinishReason::none;
   const std::lock_guard lock(state_->request->mutex);
   return state_->request->shared.reason;
 }
 
 ReplyStats Reply::stats() const {
+  if (state_->model->is_forked()) return {};
   const std::lock_guard lock(state_->request->mutex);
   return state_->request->shared.stats;
 }
 
 std::vector<Token> Reply::tokens() const {
+  if (state_->model->is_forked()) return {};
   try {
     const std::lock_guard lock(state_->request->mutex);
     return state_->request->shared.tokens;
@@ -85,6 +102,7 @@ const char* finish_reason_name(FinishReason reason) noexcept {
     case FinishReason::context_full: return "context_full";
     case FinishReason::stopped: return "stopped";
     case FinishReason::cancelled: return "cancelled";
+    case FinishReason::timeout: return "timeout";
   }
   return "unknown";
 }

@@ -6,7 +6,7 @@ namespace detail {
 
 Status SessionState::settle() {
   if (request == nullptr) return {};
-  if (request->dropped && !model->engine->on_worker()) request->wait();
+  model->engine->settle(*request);
   std::string text;
   FinishReason reason;
   std::vector<Token> tokens;
@@ -15,6 +15,7 @@ Status SessionState::settle() {
     if (!request->shared.finished)
       return make_error(ErrorCode::busy,
                         "a reply is in flight on this session; wait for it, stop or cancel it");
+    sequence = request->sequence;  // another one if it left a pass
     reason = request->shared.reason;
     if (kind == Kind::chat && reason != FinishReason::none && reason != FinishReason::cancelled) {
       text = request->shared.text;
@@ -101,9 +102,87 @@ static Result<std::shared_ptr<Request>> make_reply(SessionState& s,
   request->end_tokens = model.end_tokens;
   DECANT_ASSIGN(request->stops, StopStrings::create(options.stop));
   if (!options.stop.empty()) DECANT_TRY(model.need_tokenizer());
+  if (options.timeout.count() < 0)
+    return make_error(ErrorCode::invalid_argument, "GenerateOptions::timeout must not be negative");
+  request->turn.priority = options.priority;
   request->seed = options.sampler.seed ? *options.sampler.seed : random_seed();
   request->logits.resize(model.info.n_vocab);
   return request;
+}
+
+/// The tokens that a request continues, with what it takes to undo that.
+static Status set_prompt(SessionState& s, Request& request) {
+  Sequence& sequence = *s.sequence;
+  const std::optional<std::size_t>& keep = request.options.keep_first;
+  request.undo_prefix = sequence.tokens.size();
+  if (s.kind == SessionState::Kind::chat) {
+    DECANT_ASSIGN(std::vector<Token> tokens, chat_tokens(s));
+    if (keep && tokens.size() >= sequence.capacity) {
+      const std::size_t n = Sequence::excess(tokens.size(), sequence.capacity, *keep);
+      const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(*keep);
+      tokens.erase(at, at + static_cast<std::ptrdiff_t>(n));
+      request.shared.stats.dropped = n;
+    }
+    if (tokens.size() > sequence.capacity)
+      return context_full_error(tokens.size(), sequence.capacity);
+    const auto [same, held] =
+        std::mismatch(tokens.begin(), tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    request.undo_prefix = static_cast<std::size_t>(same - tokens.begin());
+    request.undo_suffix.assign(held, sequence.tokens.end());
+    sequence.truncate(request.undo_prefix);
+    sequence.tokens.insert(sequence.tokens.end(), same, tokens.end());
+  }
+  if (sequence.tokens.empty())
+    return make_error(ErrorCode::invalid_state,
+                      "there is nothing to continue: append a message, text or tokens first");
+  const bool is_full = sequence.tokens.size() == sequence.capacity;
+  if (is_full && keep && request.options.max_tokens != 0) request.roll();
+  s.n_seen = std::min(request.undo_prefix, keep.value_or(SIZE_MAX));
+  return {};
+}
+
+static void start_reply(const SessionState& s, Request& request) {
+  request.start();
+  if (request.options.admission == Admission::guaranteed)
+    request.guaranteed = request.n_prompt + std::min(request.options.max_tokens,
+                                                     s.sequence->capacity - request.n_prompt);
+}
+
+/// Whether the reply has no room for a token.
+static bool finish_at_once(Request& request) {
+  if (request.options.max_tokens == 0)
+    request.finish(FinishReason::max_tokens, {});
+  else if (request.n_prompt == request.sequence->capacity)
+    request.finish(FinishReason::context_full, {});
+  else
+    return false;
+  return true;
+}
+
+static constexpr std::size_t kMaxSamples = 1024;
+
+struct SampleHandles {
+  std::shared_ptr<SessionState> session;
+  std::shared_ptr<ReplyState> reply;
+};
+
+/// A session that continues the prompt, which `s` holds, with a request of its own.
+static SampleHandles make_sample(const SessionState& s, const std::shared_ptr<Request>& request) {
+  SampleHandles sample{std::make_shared<SessionState>(), std::make_shared<ReplyState>()};
+  SessionState& session = *sample.session;
+  session.model = sample.reply->model = s.model;
+  session.sequence = std::make_shared<Sequence>(s.model->engine->kv(), s.sequence->capacity);
+  session.sequence->tokens = s.sequence->tokens;
+  session.kind = s.kind;
+  session.messages = s.messages;
+  session.generated = s.generated;
+  request->is_sample = true;
+  request->sequence = session.sequence;
+  request->undo_prefix = session.sequence->tokens.size();
+  session.n_seen = std::min(request->undo_prefix, request->options.keep_first.value_or(SIZE_MAX));
+  start_reply(session, *request);
+  session.request = sample.reply->request = request;
+  return sample;
 }
 
 }  // namespace detail
@@ -112,11 +191,15 @@ using namespace detail;
 
 Session::Session(std::shared_ptr<SessionState> state) noexcept : state_(std::move(state)) {}
 Session::Session(Session&&) noexcept = default;
-Session& Session::operator=(Session&&) noexcept = default;
-Session::~Session() = default;
+Session& Session::operator=(Session&& other) noexcept {
+  Session old(std::move(other));
+  std::swap(state_, old.state_);
+  return *this;
+}
+Session::~Session() { drop_state(state_, state_ == nullptr ? nullptr : state_->model.get()); }
 
 Status Session::append(const Message& message) {
-  return guarded([&]() -> Status {
+  return guarded(*state_->model, [&]() -> Status {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     DECANT_TRY(need_kind(s, SessionState::Kind::chat));
@@ -129,7 +212,7 @@ Status Session::append(const Message& message) {
 }
 
 Status Session::append(std::string_view text, const TextOptions& options) {
-  return guarded([&]() -> Status {
+  return guarded(*state_->model, [&]() -> Status {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     DECANT_TRY(need_kind(s, SessionState::Kind::text));
@@ -145,7 +228,7 @@ Status Session::append(std::string_view text, const TextOptions& options) {
 }
 
 Status Session::append(std::span<const Token> tokens) {
-  return guarded([&]() -> Status {
+  return guarded(*state_->model, [&]() -> Status {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     DECANT_TRY(need_kind(s, SessionState::Kind::text));
@@ -159,55 +242,69 @@ Status Session::append(std::span<const Token> tokens) {
 }
 
 Result<Reply> Session::generate(const GenerateOptions& options) {
-  return guarded([&]() -> Result<Reply> {
+  return guarded(*state_->model, [&]() -> Result<Reply> {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     DECANT_ASSIGN(const std::shared_ptr<Request> request, make_reply(s, options));
     const auto reply = std::make_shared<ReplyState>();
     reply->model = s.model;
-    reply->request = request;
-    Engine::Requests submission{request};  // the last thing to allocate: what follows cannot fail
-    Sequence& sequence = *s.sequence;
-    request->undo_prefix = sequence.tokens.size();
-    if (s.kind == SessionState::Kind::chat) {
-      DECANT_ASSIGN(std::vector<Token> tokens, chat_tokens(s));
-      if (options.keep_first && tokens.size() >= sequence.capacity) {
-        const std::size_t keep = *options.keep_first,
-                          n = Sequence::excess(tokens.size(), sequence.capacity, keep);
-        const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(keep);
-        tokens.erase(at, at + static_cast<std::ptrdiff_t>(n));
-        request->shared.stats.dropped = n;
+    Requests submission{request};  // the last thing to allocate: what follows cannot fail
+    DECANT_TRY(set_prompt(s, *request));
+    start_reply(s, *request);
+    if (!finish_at_once(*request))
+      if (const Status taken = s.model->engine->submit(std::move(submission)); !taken) {
+        request->undo();
+        return taken.error();
       }
-      if (tokens.size() > sequence.capacity)
-        return context_full_error(tokens.size(), sequence.capacity);
-      const auto [same, held] = std::mismatch(tokens.begin(), tokens.end(), sequence.tokens.begin(),
-                                              sequence.tokens.end());
-      request->undo_prefix = static_cast<std::size_t>(same - tokens.begin());
-      request->undo_suffix.assign(held, sequence.tokens.end());
-      sequence.truncate(request->undo_prefix);
-      sequence.tokens.insert(sequence.tokens.end(), same, tokens.end());
-    }
-    const bool is_full = sequence.tokens.size() == sequence.capacity;
-    if (is_full && options.keep_first && options.max_tokens != 0) request->roll();
-    if (sequence.tokens.empty())
-      return make_error(ErrorCode::invalid_state,
-                        "there is nothing to continue: append a message, text or tokens first");
-    s.n_seen = std::min(request->undo_prefix, options.keep_first.value_or(SIZE_MAX));
     s.request = request;
-    request->start();
-    if (options.max_tokens == 0) {
-      request->finish(FinishReason::max_tokens, {});
-    } else if (is_full && !options.keep_first) {
-      request->finish(FinishReason::context_full, {});
-    } else {
-      s.model->engine->submit(std::move(submission));
-    }
+    reply->request = request;
     return Reply(reply);
   });
 }
 
+Result<std::vector<Sample>> Session::generate_n(std::size_t n, const GenerateOptions& options) {
+  return guarded(*state_->model, [&]() -> Result<std::vector<Sample>> {
+    SessionState& s = *state_;
+    DECANT_TRY(s.settle());
+    if (n < 1 || n > kMaxSamples)
+      return make_error(ErrorCode::invalid_argument, "{} samples wanted; 1 to {} are possible", n,
+                        kMaxSamples);
+    GenerateOptions o = options;
+    if (!o.sampler.seed) o.sampler.seed = random_seed();
+    DECANT_ASSIGN(const std::shared_ptr<Request> prompt, make_reply(s, o));
+    prompt->options.on_text = nullptr;
+    prompt->is_prompt = true;
+    Requests submission{prompt};
+    DECANT_TRY(set_prompt(s, *prompt));
+    std::vector<Sample> samples;
+    try {
+      samples.reserve(n);
+      for (std::size_t i = 0; i < n; ++i, ++o.sampler.sample_index) {
+        DECANT_ASSIGN(const std::shared_ptr<Request> request, make_reply(s, o));
+        SampleHandles handles = make_sample(s, request);
+        prompt->samples.push_back(request);
+        samples.push_back({Session(std::move(handles.session)), Reply(std::move(handles.reply))});
+      }
+    } catch (...) {
+      prompt->undo();
+      throw;
+    }
+    const Requests& requests = prompt->samples;
+    if (std::count_if(requests.begin(), requests.end(),
+                      [](const auto& request) { return finish_at_once(*request); }) != 0)
+      return samples;
+    prompt->start();
+    if (const Status taken = s.model->engine->submit(std::move(submission)); !taken) {
+      prompt->undo();
+      return taken.error();
+    }
+    s.request = prompt;
+    return samples;
+  });
+}
+
 Result<std::span<const float>> Session::logits() {
-  return guarded([&]() -> Result<std::span<const float>> {
+  return guarded(*state_->model, [&]() -> Result<std::span<const float>> {
     state_->logits.resize(state_->model->info.n_vocab);
     DECANT_TRY(logits(std::span(state_->logits)));
     return std::span<const float>(state_->logits);
@@ -215,10 +312,11 @@ Result<std::span<const float>> Session::logits() {
 }
 
 Status Session::logits(std::span<float> rows) {
-  return guarded([&]() -> Status {
-    SessionState& s = *state_;
+  return guarded(*state_->model, [&]() -> Status {
+    const std::shared_ptr<SessionState> state = state_;  // a callback may drop this Session
+    SessionState& s = *state;
     DECANT_TRY(s.settle());
-    if (s.model->engine->on_worker())
+    if (s.model->engine->is_stepping_here())
       return make_error(ErrorCode::would_block,
                         "logits waits for the model; not inside one of its callbacks");
     const std::size_t n = rows.size() / s.model->info.n_vocab;
@@ -235,8 +333,8 @@ Status Session::logits(std::span<float> rows) {
     request->n_logits = n;
     request->logits_out = rows.data();
     request->resume();
-    s.model->engine->submit({request});
-    request->wait();
+    DECANT_TRY(s.model->engine->submit({request}));
+    s.model->engine->wait(*request);
     const std::lock_guard lock(request->mutex);
     if (request->shared.error) return request->shared.error;
     return {};
@@ -244,7 +342,7 @@ Status Session::logits(std::span<float> rows) {
 }
 
 Result<Session> Session::fork(std::size_t n_tokens) {
-  return guarded([&]() -> Result<Session> {
+  return guarded(*state_->model, [&]() -> Result<Session> {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     const std::size_t n = s.sequence->tokens.size();
@@ -266,7 +364,7 @@ Result<Session> Session::fork(std::size_t n_tokens) {
 }
 
 Status Session::pin_prefix(std::size_t n_tokens) {
-  return guarded([&]() -> Status {
+  return guarded(*state_->model, [&]() -> Status {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     ModelState& model = *s.model;
@@ -295,7 +393,7 @@ Status Session::pin_prefix(std::size_t n_tokens) {
 }
 
 Status Session::rewind(std::size_t n_tokens) {
-  return guarded([&]() -> Status {
+  return guarded(*state_->model, [&]() -> Status {
     SessionState& s = *state_;
     DECANT_TRY(s.settle());
     if (n_tokens > s.sequence->tokens.size())
@@ -315,13 +413,15 @@ Status Session::rewind(std::size_t n_tokens) {
 }
 
 std::span<const Token> Session::tokens() const noexcept {
-  const std::vector<Token>& tokens = state_->sequence->tokens;
+  if (state_->model->is_forked()) return {};
   const Status settled = guarded([&] { return state_->settle(); });
+  const std::vector<Token>& tokens = state_->sequence->tokens;
   if (!settled) return {tokens.data(), state_->n_seen};
   return tokens;
 }
 
 std::span<const Message> Session::messages() const noexcept {
+  if (state_->model->is_forked()) return {};
   (void)guarded([&] { return state_->settle(); });
   return state_->messages;
 }

@@ -216,12 +216,15 @@ using namespace detail;
 
 Result<std::vector<std::byte>> Session::save_all(std::span<const Session* const> sessions,
                                                  const SaveOptions& options) {
-  return guarded([&] {
+  const auto save = [&]() -> Result<std::vector<std::byte>> {
     std::vector<SessionState*> states;
     for (const Session* const session : sessions)
       states.push_back(session == nullptr ? nullptr : session->state_.get());
     return save_sessions(states, options.pages);
-  });
+  };
+  for (const Session* const session : sessions)
+    if (session != nullptr) return guarded(*session->state_->model, save);
+  return guarded(save);
 }
 
 Status Session::save_all(std::span<const Session* const> sessions, std::string_view path,
@@ -234,7 +237,7 @@ Status Session::save_all(std::span<const Session* const> sessions, std::string_v
 
 Result<std::vector<Session>> Session::restore_all(Model& model,
                                                   std::span<const std::byte> snapshot) {
-  return guarded([&]() -> Result<std::vector<Session>> {
+  return guarded(*model.state_, [&]() -> Result<std::vector<Session>> {
     DECANT_TRY(model.state_->need_engine());
     DECANT_ASSIGN(auto states, restored_sessions(model.state_, snapshot, SIZE_MAX));
     std::vector<Session> sessions;
@@ -244,7 +247,7 @@ Result<std::vector<Session>> Session::restore_all(Model& model,
 }
 
 Result<std::vector<Session>> Session::restore_all(Model& model, std::string_view path) {
-  return guarded([&]() -> Result<std::vector<Session>> {
+  return guarded(*model.state_, [&]() -> Result<std::vector<Session>> {
     DECANT_TRY(model.state_->need_engine());
     DECANT_ASSIGN(const std::vector<std::byte> bytes, read_snapshot(*model.state_, path));
     return restore_all(model, std::span(bytes));
@@ -262,11 +265,11 @@ Status Session::save(std::string_view path, const SaveOptions& options) const {
 }
 
 Status Session::restore(std::span<const std::byte> snapshot) {
-  return guarded([&] { return restore_session(*state_, snapshot); });
+  return guarded(*state_->model, [&] { return restore_session(*state_, snapshot); });
 }
 
 Status Session::restore(std::string_view path) {
-  return guarded([&]() -> Status {
+  return guarded(*state_->model, [&]() -> Status {
     DECANT_TRY(state_->settle());
     DECANT_ASSIGN(const std::vector<std::byte> bytes, read_snapshot(*state_->model, path));
     return restore_session(*state_, bytes);

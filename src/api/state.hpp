@@ -22,6 +22,7 @@ struct ModelState {
   std::string bos_text, eos_text;             // what templates see of these tokens
   std::vector<Token> end_tokens;              // ascending
   std::shared_ptr<Engine> engine;             // null: loaded with vocabulary_only
+  const std::uint64_t process = process_id();
   std::mutex pins_mutex;
   std::vector<std::unique_ptr<KvSequence>> pins;  // prefixes that stay in the cache
 
@@ -31,6 +32,9 @@ struct ModelState {
   ~ModelState() {
     if (engine != nullptr) engine->shutdown();
   }
+  /// Whether this is a child that fork made: it has the handles but not the threads, and locks may
+  /// be held for ever.
+  bool is_forked() const noexcept { return process_id() != process; }
   Status need_engine() const {
     if (engine != nullptr) return {};
     return Error(ErrorCode::invalid_state,
@@ -81,6 +85,26 @@ auto guarded(Body&& body) noexcept -> decltype(body()) {
   } catch (...) {
     return current_exception_error();
   }
+}
+
+/// The same for a model's handles, which are of no use in a child process.
+template <class Body>
+auto guarded(const ModelState& model, Body&& body) noexcept -> decltype(body()) {
+  if (model.is_forked())
+    return Error(ErrorCode::invalid_state,
+                 "a model does not outlive fork; load one in the child process");
+  return guarded(body);
+}
+
+/// Lets go of what a handle points to. In a child process it stays: to destroy it would wait for
+/// threads that are not there.
+template <class State>
+void drop_state(std::shared_ptr<State>& state, const ModelState* model) noexcept {
+  if (model != nullptr && model->is_forked()) {
+    alignas(std::shared_ptr<State>) std::byte kept[sizeof state];
+    new (kept) std::shared_ptr<State>(std::move(state));  // never destroyed
+  }
+  state.reset();
 }
 
 }  // namespace decant::detail

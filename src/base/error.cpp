@@ -114,6 +114,7 @@ const char* error_code_name(ErrorCode code) noexcept {
     case ErrorCode::no_valid_token: return "no_valid_token";
     case ErrorCode::callback_failed: return "callback_failed";
     case ErrorCode::internal: return "internal";
+    case ErrorCode::queue_full: return "queue_full";
   }
   return "unknown";
 }

@@ -306,7 +306,10 @@ KvSequence::KvSequence(const KvSequence& other)
   }
 }
 
-KvSequence::~KvSequence() { truncate(0); }
+KvSequence::~KvSequence() {
+  truncate(0);
+  forget_promise();
+}
 
 /// The first page that a token at position `length` sees.
 std::size_t KvSequence::first_needed(std::size_t group, std::size_t length) const {
@@ -329,12 +332,15 @@ Status KvSequence::reserve(std::size_t n_tokens) {
   const std::size_t n_new = wanted > n_pages_ ? wanted - n_pages_ : 0;
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     const KvCache::Pool& pool = cache.pools_[g];
+    const std::size_t left = left_for_me(g);
     std::size_t need = n_new;
     if (writes_into_last) {
       const auto page = static_cast<std::size_t>(tables_[g][last]);
-      if (pool.references[page] > 1) ++need;
+      // One that only the tree shares needs no copy where not a page is left; see below.
+      const bool copied = left < pool.n_free && pool.node[page] != PrefixTree::kNone;
+      if (pool.references[page] > 1 || copied) ++need;
     }
-    if (pool.n_free < need) return kv_full_error(pool.n_free, pool.size(), need, "for", n_tokens);
+    if (left < need) return kv_full_error(left, pool.size(), need, "for", n_tokens);
   }
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     [[maybe_unused]] KvCache::Pool& pool = cache.pools_[g];
@@ -359,7 +365,86 @@ Status KvSequence::reserve(std::size_t n_tokens) {
 #endif
   }
   n_pages_ = std::max(n_pages_, wanted);
+  renew_promise();
   return {};
+}
+
+/// What a sequence of `n_tokens` holds at most, `n_rows` of them in work.
+std::size_t KvSequence::most_held(std::size_t group, std::size_t n_tokens,
+                                  std::size_t n_rows) const {
+  const auto window = static_cast<std::size_t>(cache_->views_[group].window);
+  const std::size_t all = kv_pages_for(n_tokens);
+  return window == 0 ? all : std::min(all, (window + n_rows) / kPageTokens + 2);
+}
+
+/// Free pages that are not set aside for others. The mutex is held.
+std::size_t KvSequence::left_for_me(std::size_t group) const {
+  const KvCache::Pool& pool = cache_->pools_[group];
+  const std::size_t own = set_aside_.empty() ? 0 : set_aside_[group];
+  const std::size_t others = pool.n_promised - own;
+  return pool.n_free > others ? pool.n_free - others : 0;
+}
+
+/// After the pages that it holds have changed. The mutex is held.
+void KvSequence::renew_promise() {
+  for (std::size_t g = 0; g < promised_.size(); ++g) {
+    const std::size_t aside = promised_[g] > held(g) ? promised_[g] - held(g) : 0;
+    cache_->pools_[g].n_promised += aside - set_aside_[g];
+    set_aside_[g] = aside;
+  }
+}
+
+std::size_t KvSequence::available(std::size_t group) const {
+  const std::lock_guard lock(cache_->mutex_);
+  return left_for_me(group);
+}
+
+std::size_t KvSequence::missing(std::size_t group, std::size_t n_tokens, std::size_t n_rows) const {
+  const std::size_t most = most_held(group, n_tokens, n_rows);
+  return most > held(group) ? most - held(group) : 0;
+}
+
+Status KvSequence::promise(std::size_t n_tokens, std::size_t n_rows) {
+  std::vector<std::size_t> promised(tables_.size(), 0), aside(tables_.size(), 0);
+  const std::lock_guard lock(cache_->mutex_);
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    promised[g] = most_held(g, n_tokens, n_rows);
+    const std::int32_t last = length_ % kPageTokens == 0 ? -1 : tables_[g][length_ / kPageTokens];
+    // A last, partial page of others too: the copy is one more.
+    if (last >= 0 && cache_->pools_[g].references[static_cast<std::size_t>(last)] > 1)
+      ++promised[g];
+    const std::size_t need = promised[g] > held(g) ? promised[g] - held(g) : 0;
+    if (left_for_me(g) < need)
+      return kv_full_error(left_for_me(g), cache_->pools_[g].size(), need, "for", n_tokens);
+  }
+  if (set_aside_.empty()) set_aside_ = std::move(aside);
+  promised_ = std::move(promised);
+  renew_promise();
+  return {};
+}
+
+void KvSequence::forget_promise() noexcept {
+  const std::lock_guard lock(cache_->mutex_);
+  for (std::size_t g = 0; g < promised_.size(); ++g) cache_->pools_[g].n_promised -= set_aside_[g];
+  promised_.clear();
+  set_aside_.clear();
+}
+
+void KvSequence::swap(KvSequence& other) noexcept {
+  std::swap(salt_, other.salt_);
+  std::swap(length_, other.length_);
+  std::swap(n_pages_, other.n_pages_);
+  std::swap(adopted_, other.adopted_);
+  tables_.swap(other.tables_);
+  table_pointers_.swap(other.table_pointers_);
+  first_held_.swap(other.first_held_);
+  promised_.swap(other.promised_);
+  set_aside_.swap(other.set_aside_);
+  path_.swap(other.path_);
+  std::swap(kept_, other.kept_);
+  std::swap(n_kept_, other.n_kept_);
+  found_.swap(other.found_);
+  std::swap(part_, other.part_);
 }
 
 void KvSequence::advance(std::span<const Token> tokens, std::size_t n_tokens) noexcept {
@@ -376,6 +461,7 @@ void KvSequence::advance(std::span<const Token> tokens, std::size_t n_tokens) no
     for (; first_held_[g] < std::min(first, n_pages_); ++first_held_[g])
       cache.release(g, std::exchange(tables_[g][first_held_[g]], -1));
   }
+  renew_promise();
 }
 
 void KvSequence::publish(std::span<const Token> tokens) {
@@ -484,6 +570,7 @@ void KvSequence::apply(std::size_t length, std::size_t own) {
   path_.assign(found_.begin(), found_.begin() + static_cast<std::ptrdiff_t>(n_nodes));
   length_ = length;
   n_pages_ = n_pages;
+  renew_promise();
   if (path_.size() == length / kPageTokens) adopted_ = adopted_ && length % kPageTokens != 0;
 }
 
@@ -527,8 +614,8 @@ Status KvSequence::adopt(std::size_t n_tokens, std::span<const StoredTable> tabl
     std::size_t need = 0;
     for (std::size_t i = std::max(tables[g].first, n_pages_); i < wanted; ++i)
       if (stored[g].at[tables[g].pages[i - tables[g].first]] < 0) ++need;
-    if (pool.n_free < need)
-      return kv_full_error(pool.n_free, pool.size(), need, "to restore", n_tokens);
+    if (left_for_me(g) < need)
+      return kv_full_error(left_for_me(g), pool.size(), need, "to restore", n_tokens);
   }
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     const std::size_t first = tables[g].first;

@@ -84,6 +84,7 @@ class KvCache {
   struct Pool {
     bool window = false;
     std::size_t n_free = 0;                // without references
+    std::size_t n_promised = 0;            // of these, set aside for certain sequences
     std::vector<std::int32_t> blank;       // without references, unknown to the tree; a stack
     std::vector<std::int32_t> references;  // [pages]
     std::vector<PrefixTree::Node> node;    // [pages] that holds it in the tree, or none
@@ -146,6 +147,18 @@ class KvSequence {
   /// Pages to write positions [length, n_tokens) into, in all groups, or an out_of_memory Error
   /// and no change.
   Status reserve(std::size_t n_tokens);
+  /// Sets pages aside: from now on `reserve` succeeds up to n_tokens, at most `n_rows` more than
+  /// the length at a time, whatever other sequences take. Errors: out_of_memory; then nothing
+  /// changes.
+  Status promise(std::size_t n_tokens, std::size_t n_rows);
+  void forget_promise() noexcept;
+  /// Pages of a group that this sequence can still take, and how many it would need in order to
+  /// hold `n_tokens` tokens, at most `n_rows` of them in a pass.
+  std::size_t available(std::size_t group) const;
+  std::size_t missing(std::size_t group, std::size_t n_tokens, std::size_t n_rows) const;
+  std::size_t held(std::size_t group) const { return n_pages_ - first_held_[group]; }
+  /// Changes places with another sequence of the same cache and size.
+  void swap(KvSequence& other) noexcept;
   /// Positions [length, n_tokens) were written: full pages become known to the tree, those that
   /// left a window are let go. `tokens`: all of the sequence, at least n_tokens.
   void advance(std::span<const Token> tokens, std::size_t n_tokens) noexcept;
@@ -189,6 +202,9 @@ class KvSequence {
 
  private:
   using Node = PrefixTree::Node;
+  std::size_t most_held(std::size_t group, std::size_t n_tokens, std::size_t n_rows) const;
+  std::size_t left_for_me(std::size_t group) const;
+  void renew_promise();
   std::size_t first_needed(std::size_t group, std::size_t length) const;
   std::size_t first_kept(std::size_t group, std::size_t length) const;
   std::int32_t page_for(std::size_t group, std::size_t i, std::size_t length,
@@ -206,8 +222,10 @@ class KvSequence {
   std::vector<std::vector<std::int32_t>> tables_;    // [n_groups][max_pages]
   std::vector<const std::int32_t*> table_pointers_;  // [n_groups]
   std::vector<std::size_t> first_held_;              // [n_groups]: of the table
-  std::vector<Node> path_;                           // nodes of the first full pages, in use
-  std::size_t kept_[kKeptStates] = {};               // states: full pages before them, ascending
+  std::vector<std::size_t> promised_;   // [n_groups]: pages it may hold in any case; empty: none
+  std::vector<std::size_t> set_aside_;  // [n_groups]: of these, not held now
+  std::vector<Node> path_;              // nodes of the first full pages, in use
+  std::size_t kept_[kKeptStates] = {};  // states: full pages before them, ascending
   std::size_t n_kept_ = 0;
   // Of a seek: the nodes that hold the tokens, and one that begins like what comes after them.
   std::vector<Node> found_;

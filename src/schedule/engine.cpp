@@ -1,5 +1,6 @@
 #include "schedule/engine.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "backend/cpu/cpu.hpp"
@@ -34,7 +35,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
                                                LoadedWeights weights,
                                                std::unique_ptr<ThreadPool> pool,
                                                const EngineOptions& options) {
-  const std::shared_ptr<Engine> engine(new Engine);
+  const std::shared_ptr<Engine> engine(new Engine(options));
   engine->file_ = std::move(file);
   engine->spec_ = std::move(spec);
   engine->weights_ = std::move(weights);
@@ -50,9 +51,10 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
           [&](Operation op, int layer) { engine->operations_.emplace_back(op, layer); });
   engine->rows_.reserve(engine->max_rows_);
   engine->tables_.reserve(engine->max_rows_);
-  engine->shares_.reserve(engine->max_rows_);
+  engine->shares_.reserve(engine->max_rows_ + options.max_batch);
+  engine->order_.reserve(options.max_batch);
   // The worker keeps the engine alive until it ends.
-  engine->worker_ = std::thread([engine] { engine->loop(); });
+  if (!options.manual) engine->worker_ = std::thread([engine] { engine->loop(); });
   return engine;
 }
 
@@ -62,145 +64,216 @@ void Engine::shutdown() noexcept {
     quit_ = true;
   }
   wake_.notify_all();
-  if (on_worker())
+  if (options_.manual) {
+    stepper_ = std::this_thread::get_id();
+    end_all();
+  } else if (is_stepping_here()) {
     worker_.detach();
-  else if (worker_.joinable())
+  } else if (worker_.joinable()) {
     worker_.join();
+  }
 }
 
-void Engine::submit(Requests requests) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& request : requests) request->number = ++n_submitted_;
-    incoming_.splice(incoming_.end(), requests);
-  }
-  wake_.notify_all();
+void Engine::end_all() noexcept {
+  pool_->drop();
+  shares_.clear();
+  phase_ = Phase::planning;
+  take_incoming();
+  for (Requests* list : {&active_, &waiting_})
+    while (!list->empty()) end(*list->front(), FinishReason::cancelled, {});
 }
+
+// ------------------------------------------------------------------------------------ who steps
+
+/// The right to step, if nobody else has it. Not inside a step.
+class Engine::Stepping {
+ public:
+  explicit Stepping(Engine& engine) : engine_(engine), lock_(engine.step_mutex_, std::try_to_lock) {
+    if (lock_) engine_.stepper_ = std::this_thread::get_id();
+  }
+  ~Stepping() {
+    if (lock_) engine_.stepper_ = std::thread::id();
+  }
+  explicit operator bool() const { return lock_.owns_lock(); }
+
+ private:
+  Engine& engine_;
+  std::unique_lock<std::mutex> lock_;
+  const FloatMode mode_;
+};
 
 void Engine::loop() noexcept {
   const FloatMode mode;
+  stepper_ = std::this_thread::get_id();
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return quit_ || !incoming_.empty() || !active_.empty(); });
-      active_.splice(active_.end(), incoming_);
+      wake_.wait(lock, [&] { return quit_ || n_in_flight_ != 0; });
     }
     if (quit_) break;
-    step();
+    advance(kNoDeadline, {});
   }
-  for (const auto& request : active_) request->finish(FinishReason::cancelled, {});
-  active_.clear();
+  end_all();
 }
 
-void Engine::step() noexcept {
-  profile_.start();
-  for (auto at = active_.begin(); at != active_.end();) {
-    Request& request = **at++;  // ending a request takes it out of the list
-    const Request::Asked asked = request.asked.load(std::memory_order_relaxed);
-    if (asked == Request::Asked::cancel) end(request, FinishReason::cancelled, {});
-    if (asked == Request::Asked::stop) end(request, FinishReason::stopped, {});
+// A budget must leave room for this before another pass is planned in it.
+static constexpr std::chrono::microseconds kPlanTime{50};
+// Calls of `step` that a pass with prompts should take at most.
+static constexpr int kStepsOfPass = 10;
+static constexpr std::chrono::nanoseconds kShortBudget = std::chrono::milliseconds(1),
+                                          kLongBudget = std::chrono::seconds(1);
+
+Result<bool> Engine::step(std::chrono::nanoseconds budget) noexcept {
+  if (!options_.manual)
+    return Error(ErrorCode::invalid_state,
+                 "this model steps by itself; load it with ModelOptions::mode = manual");
+  if (is_stepping_here())
+    return Error(ErrorCode::would_block, "step inside a callback would step inside itself");
+  const Stepping stepping(*this);
+  if (!stepping)
+    return Error(ErrorCode::busy, "another thread is stepping this model; one is enough");
+  const Clock::time_point begin = Clock::now();
+  budget = std::max(budget, std::chrono::nanoseconds(0));
+  const Clock::time_point deadline = budget < kNoDeadline - begin ? begin + budget : kNoDeadline;
+  // Short passes end soon and have short items; with a long budget neither matters.
+  const auto wanted = budget > kLongBudget ? std::chrono::nanoseconds(0)
+                                           : kStepsOfPass * std::max(budget, kShortBudget);
+  while (advance(deadline, wanted) &&
+         (deadline == kNoDeadline || Clock::now() + kPlanTime + pool_->item_time() < deadline)) {
   }
-  rows_.clear();
-  tables_.clear();
-  shares_.clear();
-  plan(true);
-  plan(false);
-  if (shares_.empty() || !run_pass()) return;
-  profile_.enter(Profile::kOther);
-  for (const Share& share : shares_) commit(share);
-  // Whoever found no room goes first next time.
-  if (active_.size() > 1) active_.splice(active_.end(), active_, active_.begin());
-  profile_.stop();
+  const std::lock_guard lock(mutex_);
+  return n_in_flight_ != 0;
 }
 
-/// Gives rows to the sequences that decode (one token to go), or to the others.
-void Engine::plan(bool decoding) noexcept {
-  for (auto at = active_.begin(); at != active_.end() && rows_.size() < max_rows_;) {
-    Request& request = **at++;
-    if ((request.sequence->pending() == 1) != decoding) continue;
-    // Rows whose logits are asked for run in any case.
-    if (!decoding && request.sequence->pending() > request.n_wanted()) {
-      request.resume();
-      if (waits_for_prefix(request)) continue;
-    }
-    const std::size_t pending = request.sequence->pending();
-    const Status added = add_rows(request, std::min(pending, max_rows_ - rows_.size()));
-    if (!added) end(request, FinishReason::none, added.error());
-  }
-}
-
-/// Whether another request in flight is running the very tokens of this one's next page: then this
-/// one takes the page from the prefix tree when it is full. Who is furthest goes on, of equals the
-/// one that came first.
-bool Engine::waits_for_prefix(const Request& request) const {
-  const Sequence& own = *request.sequence;
-  const std::size_t begin = own.computed() / kPageTokens * kPageTokens, end = begin + kPageTokens;
-  if (!kv_->has_tree() || end + request.n_wanted() > own.tokens.size()) return false;
-  for (const auto& active : active_) {
-    const Sequence& other = *active->sequence;
-    if (active.get() == &request || other.tokens.size() < end || !own.kv.same_path(other.kv) ||
-        !std::equal(own.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
-                    own.tokens.begin() + static_cast<std::ptrdiff_t>(end),
-                    other.tokens.begin() + static_cast<std::ptrdiff_t>(begin)))
-      continue;
-    if (other.computed() > own.computed() ||
-        (other.computed() == own.computed() && active->number < request.number))
-      return true;
-  }
-  return false;
-}
-
-Status Engine::add_rows(Request& request, std::size_t n_rows) {
-  Sequence& sequence = *request.sequence;
-  DECANT_TRY(sequence.kv.reserve(sequence.computed() + n_rows));
-  const std::size_t n_tokens = sequence.tokens.size(), n_wanted = request.n_wanted();
-  float* const wanted = request.n_logits == 0 ? request.logits.data() : request.logits_out;
-  for (std::size_t i = 0; i < n_rows; ++i) {
-    const std::size_t position = sequence.computed() + i;
-    float* logits = nullptr;
-    if (position + n_wanted >= n_tokens)
-      logits = wanted + (position + n_wanted - n_tokens) * static_cast<std::size_t>(spec_.n_vocab);
-    rows_.push_back({static_cast<std::int32_t>(tables_.size()), static_cast<std::int32_t>(position),
-                     sequence.tokens[position], logits});
-  }
-  tables_.push_back(sequence.kv.block_tables());
-  shares_.push_back({&request, n_rows});
-  return {};
-}
-
-/// One forward pass over the planned rows; false if it was given up.
-bool Engine::run_pass() noexcept {
-  // Two stages for each operation: its prologue, then its items.
-  struct Pass final : ThreadPool::Stages {
-    Engine& engine;
-    std::size_t begun = 0;  // stages
-
-    explicit Pass(Engine& e) : engine(e) {}
-    bool complete() const { return begun == 2 * engine.operations_.size(); }
-    std::size_t next() noexcept override {
-      while (!complete() && !engine.quit_.load(std::memory_order_relaxed)) {
-        const auto [op, layer] = engine.operations_[begun / 2];
-        if (begun % 2 == 0) engine.profile_.enter(static_cast<std::size_t>(op));
-        const std::size_t n = begun % 2 == 0 ? engine.backend_->count_prologue(op, layer)
-                                             : engine.backend_->count(op, layer);
-        ++begun;
-        if (n != 0) return n;
-      }
-      return 0;
-    }
-    void run(std::size_t item, int worker) noexcept override {
-      const std::size_t stage = begun - 1;
-      const auto [op, layer] = engine.operations_[stage / 2];
-      if (stage % 2 == 0)
-        engine.backend_->run_prologue(op, layer, item, worker);
-      else
-        engine.backend_->run(op, layer, item, worker);
-    }
+void Engine::wait(const Request& request, bool for_text) noexcept {
+  const auto ready = [&] {
+    return request.shared.finished || (for_text && !request.shared.ready.empty());
   };
-  backend_->begin({rows_, tables_, kv_->views()});
-  Pass pass(*this);
-  pool_->run(pass);
-  return pass.complete();
+  std::unique_lock lock(request.mutex);
+  if (!options_.manual) return request.changed.wait(lock, ready);
+  while (!ready()) {
+    lock.unlock();
+    bool stepped = false;
+    if (const Stepping stepping(*this); stepping) {
+      advance(kNoDeadline, {});
+      stepped = true;
+    }
+    lock.lock();
+    // Someone else is stepping, and may stop at any time.
+    if (!stepped) request.changed.wait_for(lock, std::chrono::milliseconds(1), ready);
+  }
+}
+
+void Engine::settle(Request& request) noexcept {
+  if (is_stepping_here()) return;
+  if (!options_.manual) {
+    if (request.is_dropped()) wait(request);
+    return;
+  }
+  while (!request.is_finished()) {
+    if (!request.is_prompt && request.wants_to_end(Clock::now()) == FinishReason::none) return;
+    if (const Stepping stepping(*this); stepping) {
+      take_incoming();
+      sweep();
+      return;
+    }
+    if (!request.is_dropped()) return;
+    std::unique_lock lock(request.mutex);
+    request.changed.wait_for(lock, std::chrono::milliseconds(1),
+                             [&] { return request.shared.finished; });
+  }
+}
+
+// ----------------------------------------------------------------------------------------- a step
+
+/// A pass from plan to commit, or what of it fits before the deadline; goes on with one that was
+/// left unfinished. True if it came to its end. `wanted`: see plan.
+bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted) noexcept {
+  profile_.resume();
+  take_incoming();
+  sweep();
+  bool did_something = false;
+  if (phase_ == Phase::planning) {
+    profile_.start();
+    admit();
+    plan(wanted);
+    if (shares_.empty()) return false;
+    n_committed_ = 0;
+    phase_ = Phase::committing;
+    if (!rows_.empty()) {
+      backend_->begin({rows_, tables_, kv_->views()});
+      pass_.begun = 0;
+      pass_time_ = {};
+      phase_ = Phase::running;
+    }
+  }
+  if (phase_ == Phase::running) {
+    const Clock::time_point begin = Clock::now();
+    const bool finished = pool_->run(pass_, deadline);
+    pass_time_ += Clock::now() - begin;
+    did_something = true;
+    if (!finished) {
+      profile_.stop();
+      return false;
+    }
+    phase_ = Phase::planning;
+    if (!pass_.complete()) {  // given up
+      shares_.clear();
+      return false;
+    }
+    profile_.enter(Profile::kOther);
+    phase_ = Phase::committing;
+    pace_.note(n_decoding_, rows_.size() - n_decoding_, pass_time_);
+  }
+  const bool all = commit_shares(deadline, !did_something);
+  if (all) {
+    counts_.steps.fetch_add(rows_.empty() ? 0 : 1, std::memory_order_relaxed);
+    counts_.rows.fetch_add(rows_.size(), std::memory_order_relaxed);
+    counts_.sequences.fetch_add(tables_.size(), std::memory_order_relaxed);
+    shares_.clear();
+    phase_ = Phase::planning;
+  }
+  profile_.stop();
+  return all;
+}
+
+/// False if the deadline came near before all were committed.
+bool Engine::commit_shares(Clock::time_point deadline, bool at_least_one) noexcept {
+  for (; n_committed_ < shares_.size(); at_least_one = false) {
+    const Clock::time_point begin = deadline == kNoDeadline ? deadline : Clock::now();
+    if (deadline != kNoDeadline && !at_least_one && begin + commit_time_ > deadline) return false;
+    // Counted first: a request that ends here does not leave the pass.
+    const Share& share = shares_[n_committed_++];
+    if (share.left == nullptr) commit(share);
+    if (deadline != kNoDeadline)
+      commit_time_ = ThreadPool::about_longest(commit_time_, Clock::now() - begin);
+  }
+  return true;
+}
+
+std::size_t Engine::Pass::next() noexcept {
+  // Without anybody who waits for its outcome, a pass is given up.
+  bool wanted = false;
+  for (const Share& share : engine.shares_)
+    wanted = wanted || (share.left == nullptr && !share.request->is_cancelled());
+  while (!complete() && wanted && !engine.quit_.load(std::memory_order_relaxed)) {
+    const auto [op, layer] = engine.operations_[begun / 2];
+    if (begun % 2 == 0) engine.profile_.enter(static_cast<std::size_t>(op));
+    const std::size_t n = begun % 2 == 0 ? engine.backend_->count_prologue(op, layer)
+                                         : engine.backend_->count(op, layer);
+    ++begun;
+    if (n != 0) return n;
+  }
+  return 0;
+}
+
+void Engine::Pass::run(std::size_t item, int worker) noexcept {
+  const std::size_t stage = begun - 1;
+  const auto [op, layer] = engine.operations_[stage / 2];
+  if (stage % 2 == 0)
+    engine.backend_->run_prologue(op, layer, item, worker);
+  else
+    engine.backend_->run(op, layer, item, worker);
 }
 
 void Engine::commit(const Share& share) noexcept {
@@ -211,15 +284,38 @@ void Engine::commit(const Share& share) noexcept {
   if (in_prompt) request.n_run += share.n_rows;
   if (sequence.pending() != 0) return;
   if (in_prompt) sequence.kv.keep_windows();
+  if (request.is_prompt) return branch(request);
   if (request.n_logits != 0) return end(request, FinishReason::none, {});
+  if (in_prompt) {
+    counts_.prompt_tokens.fetch_add(request.n_prompt, std::memory_order_relaxed);
+    counts_.cached_tokens.fetch_add(request.n_prompt - std::min(request.n_prompt, request.n_run),
+                                    std::memory_order_relaxed);
+  }
   try {
     const Result<Token> token = choose(request);
     if (!token) return end(request, FinishReason::none, token.error());
+    counts_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
     const FinishReason reason = request.accept(*token);
     if (reason != FinishReason::none) end(request, reason, {});
   } catch (...) {
     end(request, FinishReason::none, current_exception_error());
   }
+}
+
+/// The prompt of several replies was run: each goes on from there as a request of its own.
+void Engine::branch(Request& prompt) noexcept {
+  for (bool first = true; !prompt.samples.empty(); first = false) {
+    Request& sample = *prompt.samples.front();
+    Error error;
+    try {
+      sample.go_on_from(prompt, first);
+    } catch (...) {
+      error = current_exception_error();
+    }
+    put_in_line(prompt.samples);
+    if (error) end(sample, FinishReason::none, std::move(error));
+  }
+  end(prompt, FinishReason::none, {});
 }
 
 Result<Token> Engine::choose(Request& request) {
@@ -242,12 +338,20 @@ Result<Token> Engine::choose(Request& request) {
                       workspace_);
 }
 
-void Engine::end(Request& request, FinishReason reason, Error error) noexcept {
-  const auto at = std::find_if(active_.begin(), active_.end(),
-                               [&](const auto& active) { return active.get() == &request; });
-  Requests ended;
-  ended.splice(ended.end(), active_, at);
-  request.finish(reason, std::move(error));
+void Engine::read_metrics(ModelMetrics& m) const noexcept {
+  profile_.read(m);
+  const auto of = [](const auto& count) { return count.load(std::memory_order_relaxed); };
+  m.steps = of(counts_.steps);
+  m.step_rows = of(counts_.rows);
+  m.step_sequences = of(counts_.sequences);
+  m.prompt_tokens = of(counts_.prompt_tokens);
+  m.cached_tokens = of(counts_.cached_tokens);
+  m.generated_tokens = of(counts_.generated_tokens);
+  m.replies = of(counts_.replies);
+  m.preemptions = of(counts_.preemptions);
+  const std::lock_guard lock(mutex_);
+  m.running = n_running_;
+  m.waiting = n_in_flight_ - n_running_;
 }
 
 }  // namespace decant::detail

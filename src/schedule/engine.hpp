@@ -1,6 +1,12 @@
-// Runs requests on a model: one worker thread, woken on demand, asleep otherwise. Each step takes
-// the next tokens of all requests in flight through one pass over the weights: decoding sequences
-// first, the rest of the rows for prompts in chunks. A failure ends only the request at fault.
+// Runs requests on a model, in steps. A step: plan (who runs, with how many rows), reserve pages,
+// run the rows through one pass over the weights, commit. What fails before the commit leaves every
+// sequence as it was, and only the request at fault ends with its error.
+//
+// In background mode a thread of the engine steps whenever there is something to do, and sleeps
+// otherwise. In manual mode the host's threads do, one at a time. A step with a deadline may stop
+// anywhere in a pass or between two commits; the next one goes on there. A request that ends
+// meanwhile leaves the pass with a copy of its sequence: the pages that the pass writes are freed
+// when it is over.
 #pragma once
 
 #include <condition_variable>
@@ -24,10 +30,16 @@ struct EngineOptions {
   KvConfig kv;
   Activations activations = Activations::int8;
   bool profile = false;
+  bool manual = false;
+  BatchPolicy batching = BatchPolicy::continuous;
+  std::size_t max_batch = 64, max_queue = SIZE_MAX;
 };
 
 class Engine {
  public:
+  using Clock = ThreadPool::Clock;
+  static constexpr Clock::time_point kNoDeadline = ThreadPool::kNoDeadline;
+
   /// `file`: what mapped weights point into, or null. Errors: out_of_memory, unsupported (no
   /// backend).
   static Result<std::shared_ptr<Engine>> create(std::shared_ptr<const Gguf> file, ModelSpec spec,
@@ -45,33 +57,74 @@ class Engine {
   const std::shared_ptr<KvCache>& kv() const { return kv_; }
   const LoadedWeights& weights() const { return weights_; }
   std::uint64_t backend_bytes() const { return backend_->memory_bytes(); }
-  ModelMetrics metrics() const { return profile_.metrics(); }
-  bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
+  void read_metrics(ModelMetrics& metrics) const noexcept;
+  /// Whether this thread is in a step, that is inside a callback.
+  bool is_stepping_here() const { return stepper_.load() == std::this_thread::get_id(); }
 
-  using Requests = std::list<std::shared_ptr<Request>>;
-  /// The requests must be ready to run: their sequences have pending tokens.
-  void submit(Requests requests) noexcept;
+  /// The requests must be ready to run: their sequences have pending tokens. Errors: queue_full,
+  /// out_of_memory (the pool cannot hold what one of them needs, whatever others do); then none of
+  /// them was taken.
+  Status submit(Requests requests) noexcept;
   /// Only these are sampled: ids of the tokenizer, not of padding.
   void set_sampled_width(std::size_t n) { sampled_width_ = n; }
 
- private:
-  // The rows of one request in a pass.
-  struct Share {
-    Request* request;
-    std::size_t n_rows;
-  };
+  /// Manual mode: steps for so long, at least a little. Whether requests are left. Errors:
+  /// invalid_state (background mode), would_block (inside a callback), busy (another thread steps).
+  Result<bool> step(std::chrono::nanoseconds budget) noexcept;
+  /// Until the request has ended or, if asked for, has text to take; in manual mode by stepping.
+  void wait(const Request& request, bool for_text = false) noexcept;
+  /// A request that shall end has ended, unless someone else is stepping and its handle is still
+  /// there, or this is a callback.
+  void settle(Request& request) noexcept;
 
-  Engine() = default;
+ private:
+  enum class Phase : std::uint8_t { planning, running, committing };
+  /// The rows of one request in a pass.
+  struct Share {
+    std::shared_ptr<Request> request;
+    std::size_t n_rows = 0;
+    std::shared_ptr<Sequence> left = nullptr;  // of a request that ended: what the pass writes into
+  };
+  /// The pass as stages: for each operation its prologue, then its items.
+  struct Pass final : ThreadPool::Stages {
+    Engine& engine;
+    std::size_t begun = 0;  // stages
+    explicit Pass(Engine& e) : engine(e) {}
+    bool complete() const { return begun == 2 * engine.operations_.size(); }
+    std::size_t next() noexcept override;
+    void run(std::size_t item, int worker) noexcept override;
+  };
+  /// The right to step, if nobody else has it.
+  class Stepping;
+
+  explicit Engine(const EngineOptions& options) : options_(options), pass_(*this) {}
   void loop() noexcept;
-  void step() noexcept;
-  void plan(bool decoding) noexcept;
-  bool waits_for_prefix(const Request& request) const;
-  Status add_rows(Request& request, std::size_t n_rows);
-  bool run_pass() noexcept;
+  void end_all() noexcept;
+  bool advance(Clock::time_point deadline, std::chrono::nanoseconds wanted) noexcept;
+  bool commit_shares(Clock::time_point deadline, bool at_least_one) noexcept;
   void commit(const Share& share) noexcept;
+  void branch(Request& prompt) noexcept;
   Result<Token> choose(Request& request);
+
+  // admission.cpp: who is in the batch, and who has pages.
+  void take_incoming() noexcept;
+  void put_in_line(Requests& from) noexcept;
+  void sweep_samples(Request& prompt, Clock::time_point now) noexcept;
+  void sweep() noexcept;
+  void admit() noexcept;
+  Status find_pages(Request& request) noexcept;
+  void plan(std::chrono::nanoseconds wanted) noexcept;
+  bool waits_for_prefix(const Request& request) const;
+  std::size_t reserve(Request& request, std::size_t n_rows) noexcept;
+  template <class Condition>
+  Request* last_in_line(const Request& but, Condition condition) noexcept;
+  void preempt(Request& request) noexcept;
+  void add_share(Request& request, std::size_t n_rows);
+  void add_rows(const Share& share);
+  bool leave_pass(Request& request) noexcept;
   void end(Request& request, FinishReason reason, Error error) noexcept;
 
+  const EngineOptions options_;
   std::shared_ptr<const Gguf> file_;
   ModelSpec spec_;
   LoadedWeights weights_;
@@ -82,19 +135,37 @@ class Engine {
   std::size_t max_rows_ = 0;
   std::size_t sampled_width_ = 0;
   Profile profile_;
+  struct {
+    std::atomic<std::uint64_t> steps{0}, rows{0}, sequences{0}, prompt_tokens{0}, cached_tokens{0},
+        generated_tokens{0}, replies{0}, preemptions{0};
+  } counts_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
-  Requests incoming_;               // guarded by mutex_
-  std::uint64_t n_submitted_ = 0;  // the same
+  // Guarded by mutex_.
+  Requests incoming_;
+  std::uint64_t n_submitted_ = 0;
+  std::size_t n_in_flight_ = 0, n_running_ = 0;
+  bool open_ = true;  // admission
   std::atomic<bool> quit_{false};
   std::thread worker_;
+  std::mutex step_mutex_;  // manual mode: held by the thread that steps
+  std::atomic<std::thread::id> stepper_{};
 
-  // The worker's own.
-  Requests active_;
+  // Of whoever steps.
+  Requests active_, waiting_;  // the latter in the order of comes_before
+  Phase phase_ = Phase::planning;
+  std::uint64_t step_ = 0;
+  std::vector<Request*> order_;
   std::vector<Row> rows_;
   std::vector<const std::int32_t* const*> tables_;
   std::vector<Share> shares_;
+  std::size_t n_committed_ = 0;  // of the shares
+  std::size_t n_decoding_ = 0;   // of the rows
+  Pass pass_;
+  Clock::duration pass_time_{};
+  Clock::duration commit_time_{std::chrono::microseconds(50)};  // that one may take
+  Pace pace_;
   SamplerWorkspace workspace_;
 };
 

@@ -18,12 +18,15 @@ class Profile {
 
   void enable() { enabled_ = true; }
 
-  /// A step begins with "other". Until the next call, time counts for what was entered last; the
-  /// calls come one after the other, from any thread. None looks at the clock unless enabled.
+  /// A step begins with "other"; one that was left unfinished goes on with what it was in. Until
+  /// the next call, time counts for what was entered last; the calls come one after the other, from
+  /// any thread. None looks at the clock unless enabled.
   void start() {
-    if (!enabled_) return;
     current_ = kOther;
-    since_ = Clock::now();
+    resume();
+  }
+  void resume() {
+    if (enabled_) since_ = Clock::now();
   }
   void enter(std::size_t index) {
     if (!enabled_) return;
@@ -39,12 +42,10 @@ class Profile {
     since_ = now;
   }
 
-  ModelMetrics metrics() const {
-    ModelMetrics m;
+  void read(ModelMetrics& m) const {
     for (std::size_t i = 0; i < kNames.size(); ++i)
       m.operations[i] = {kNames[i], nanoseconds_[i].load(std::memory_order_relaxed),
                          calls_[i].load(std::memory_order_relaxed)};
-    return m;
   }
 
  private:

@@ -2,18 +2,48 @@
 
 namespace decant::detail {
 
+FinishReason Request::wants_to_end(Clock::time_point now) const {
+  switch (asked.load(std::memory_order_relaxed)) {
+    case Asked::cancel: return FinishReason::cancelled;
+    case Asked::stop: return FinishReason::stopped;
+    default: return now >= deadline ? FinishReason::timeout : FinishReason::none;
+  }
+}
+
 void Request::start() {
   started_ = Clock::now();
+  if (options.timeout.count() > 0 && options.timeout < Clock::time_point::max() - started_)
+    deadline = started_ + std::chrono::duration_cast<Clock::duration>(options.timeout);
   n_prompt = sequence->tokens.size();
   shared.stats.prompt_tokens = n_prompt;
+  shared.stats.seed = seed;
+  if (is_sample) return;  // its pages will be the prompt's
   shared.stats.recomputed = sequence->resume(1);
   shared.stats.cached_tokens = sequence->computed();
-  shared.stats.seed = seed;
+}
+
+void Request::go_on_from(const Request& prompt, bool first) {
+  KvSequence pages(prompt.sequence->kv);
+  sequence->kv.swap(pages);
+  sequence->known = prompt.sequence->known;
+  logits = prompt.logits;
+  // The first one is who paid for it.
+  n_run = first ? prompt.n_run : 0;
+  const std::lock_guard lock(mutex);
+  shared.stats.recomputed = first ? prompt.shared.stats.recomputed : 0;
+  shared.stats.cached_tokens = n_prompt - n_run;
+  shared.stats.dropped = prompt.shared.stats.dropped;
+}
+
+void Request::note_admission(Clock::time_point now) {
+  if (std::exchange(admitted_, true)) return;
+  const std::lock_guard lock(mutex);
+  shared.stats.queue_ms = std::chrono::duration<double, std::milli>(now - started_).count();
 }
 
 void Request::resume() {
   sequence->resume(n_wanted());
-  if (!ends_.empty()) return;  // no prompt: what is run again after a roll
+  if (sequence->tokens.size() > n_prompt) return;
   const std::lock_guard lock(mutex);
   shared.stats.cached_tokens = sequence->computed() - n_run;
 }
@@ -31,6 +61,11 @@ void Request::roll() {
   sequence->remove(keep, n);
   const std::lock_guard lock(mutex);
   shared.stats.dropped += n;
+}
+
+void Request::lose_pages() {
+  sequence->kv.truncate(0);
+  if (sequence->tokens.size() <= n_prompt) n_run = 0;
 }
 
 FinishReason Request::accept(Token token) {
@@ -53,6 +88,7 @@ FinishReason Request::accept(Token token) {
   ends_.push_back(bytes_.size());
   publish(std::move(text), token);
   if (reason != FinishReason::none) return reason;
+  if (callback_threw_) return FinishReason::stopped;  // becomes an error at the end
   if (n >= options.max_tokens) return FinishReason::max_tokens;
   if (sequence->tokens.size() < sequence->capacity) return FinishReason::none;
   if (!options.keep_first) return FinishReason::context_full;
@@ -61,9 +97,10 @@ FinishReason Request::accept(Token token) {
 }
 
 void Request::publish(std::string&& text, std::optional<Token> token) {
+  const bool told = options.on_text != nullptr;
   {
     const std::lock_guard lock(mutex);
-    shared.ready += text;
+    if (!told) shared.ready += text;
     if (token) {
       shared.tokens.push_back(*token);
       ReplyStats& stats = shared.stats;
@@ -78,7 +115,19 @@ void Request::publish(std::string&& text, std::optional<Token> token) {
       }
     }
   }
-  changed.notify_all();
+  if (told && !text.empty()) tell({text});
+  if (!told) changed.notify_all();
+}
+
+/// Calls the host. What it throws ends the reply, once that can be said.
+void Request::tell(const ReplyText& piece) noexcept {
+  try {
+    if (options.on_text(options.on_text_user, piece)) return;
+    Asked nothing = Asked::nothing;
+    asked.compare_exchange_strong(nothing, Asked::stop);
+  } catch (...) {
+    callback_threw_ = true;
+  }
 }
 
 /// A text in tokens that say nothing else, where the tokenizer would put a space in front of it: at
@@ -140,6 +189,11 @@ FinishReason Request::flush(FinishReason reason) {
   return reason;
 }
 
+void Request::undo() {
+  sequence->truncate(undo_prefix);
+  sequence->tokens.insert(sequence->tokens.end(), undo_suffix.begin(), undo_suffix.end());
+}
+
 void Request::finish(FinishReason reason, Error error) noexcept {
   if (n_logits == 0 && !error && reason != FinishReason::cancelled) {
     try {
@@ -148,16 +202,17 @@ void Request::finish(FinishReason reason, Error error) noexcept {
       error = current_exception_error();
     }
   }
-  if (n_logits == 0 && (error || reason == FinishReason::cancelled)) {
-    sequence->truncate(undo_prefix);
-    sequence->tokens.insert(sequence->tokens.end(), undo_suffix.begin(), undo_suffix.end());
-  }
+  if (callback_threw_ && !error && reason != FinishReason::cancelled)
+    error = Error(ErrorCode::callback_failed, "on_text threw an exception");
+  if (n_logits == 0 && (error || reason == FinishReason::cancelled)) undo();
   sequence->kv.keep_windows();
   bytes_.resize(passed_);
+  if (error) reason = FinishReason::none;
+  if (options.on_text != nullptr) tell({{}, true, reason, error});
   {
     const std::lock_guard lock(mutex);
     shared.text = std::move(bytes_);
-    shared.reason = error ? FinishReason::none : reason;
+    shared.reason = reason;
     shared.error = std::move(error);
     shared.finished = true;
   }

@@ -73,6 +73,9 @@ int processor_count() noexcept;
 /// Whether the processor has the int8 dot product instructions of Armv8.2; false elsewhere.
 bool cpu_has_dot_product() noexcept;
 
+/// Another number in each process that fork makes; always the same where there is no fork.
+std::uint64_t process_id() noexcept;
+
 /// 64 random bits from the system.
 std::uint64_t random_seed() noexcept;
 

@@ -212,6 +212,8 @@ bool cpu_has_dot_product() noexcept {
 #endif
 }
 
+std::uint64_t process_id() noexcept { return static_cast<std::uint64_t>(getpid()); }
+
 std::uint64_t random_seed() noexcept {
   std::uint64_t seed = 0;
 #if defined(__linux__)

@@ -190,6 +190,8 @@ int processor_count() noexcept {
 
 bool cpu_has_dot_product() noexcept { return false; }
 
+std::uint64_t process_id() noexcept { return 0; }
+
 std::uint64_t random_seed() noexcept {
   std::uint64_t seed = 0;
   if (SystemFunction036(&seed, sizeof seed)) return seed;

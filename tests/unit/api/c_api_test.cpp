@@ -105,6 +105,71 @@ TEST_CASE("C: messages") {
   CHECK(std::string(c.error.message).find("messages") != std::string::npos);
 }
 
+TEST_CASE("C: the caller steps the model and polls a reply") {
+  const TempFolder folder;
+  const std::string path = folder.write("tiny.gguf", alphabet().file());
+  decant_model_options model_options = decant_model_options_default();
+  CHECK(model_options.max_batch == 64);
+  model_options.threads = 1;
+  model_options.manual = 1;
+  model_options.max_batch = 1;
+  model_options.max_queue = 0;
+  decant_error error;
+  decant_model* model = nullptr;
+  REQUIRE(decant_model_load(path.c_str(), &model_options, &model, &error) == DECANT_OK);
+  decant_session *session = nullptr, *other = nullptr;
+  REQUIRE(decant_session_create(model, &session, &error) == DECANT_OK);
+  REQUIRE(decant_session_create(model, &other, &error) == DECANT_OK);
+  REQUIRE(decant_session_append_text(session, "Q", 1, &error) == DECANT_OK);
+  REQUIRE(decant_session_append_text(other, "Q", 1, &error) == DECANT_OK);
+  decant_generate_options options = greedy();
+  options.priority = 3;
+  options.timeout_ns = UINT64_MAX;
+  decant_reply *reply = nullptr, *refused = nullptr;
+  REQUIRE(decant_session_start(session, &options, &reply, &error) == DECANT_OK);
+  CHECK(decant_session_start(other, &options, &refused, &error) == DECANT_QUEUE_FULL);
+  CHECK(refused == nullptr);
+  std::string text;
+  int more = 1, finished = 0;
+  while (finished == 0) {
+    const char* piece = nullptr;
+    size_t n = 0;
+    REQUIRE(decant_model_step(model, 0, &more, &error) == DECANT_OK);
+    REQUIRE(decant_reply_try_next(reply, &piece, &n, &finished, &error) == DECANT_OK);
+    if (n != 0) text.append(piece, n);
+  }
+  CHECK(more == 0);
+  CHECK(text == "abcdefghijklmnopqrstuvwxyz");
+  decant_stats stats = {};
+  stats.size = sizeof stats;
+  decant_reply_stats(reply, &stats);
+  CHECK(stats.tokens == 27);
+  decant_reply_free(reply);
+
+  // Stopped, cancelled, timed out.
+  const auto reason = [&](auto&& end, std::uint64_t timeout_ns) {
+    options.timeout_ns = timeout_ns;
+    REQUIRE(decant_session_start(other, &options, &reply, &error) == DECANT_OK);
+    for (int i = 0; i < 20; ++i) (void)decant_model_step(model, 0, nullptr, &error);
+    end(reply);
+    while (decant_model_step(model, 0, &more, &error) == DECANT_OK && more != 0) {
+    }
+    decant_reply_stats(reply, &stats);
+    decant_reply_free(reply);
+    REQUIRE(decant_session_rewind(other, 1, &error) == DECANT_OK);
+    return std::string(stats.finish_reason);
+  };
+  CHECK(reason([](decant_reply* r) { decant_reply_stop(r); }, 0) == "stopped");
+  CHECK(reason([](decant_reply* r) { decant_reply_cancel(r); }, 0) == "cancelled");
+  CHECK(reason([](decant_reply*) {}, 1) == "timeout");
+  decant_reply_stop(nullptr);
+  decant_reply_cancel(nullptr);
+  decant_reply_free(nullptr);
+  decant_session_free(session);
+  decant_session_free(other);
+  decant_model_free(model);
+}
+
 TEST_CASE("C: NULL where something must be is an error that names it") {
   CModel c(alphabet());
   decant_error error;
@@ -125,6 +190,11 @@ TEST_CASE("C: NULL where something must be is an error that names it") {
   named(decant_session_append_text(nullptr, "x", 1, &error), "session");
   named(decant_session_append_text(c.session, nullptr, 1, &error), "text");
   named(decant_session_generate(nullptr, nullptr, nullptr, nullptr, nullptr, &error), "session");
+  decant_reply* reply = nullptr;
+  named(decant_model_step(nullptr, 0, nullptr, &error), "model");
+  named(decant_session_start(nullptr, nullptr, &reply, &error), "session");
+  named(decant_session_start(c.session, nullptr, nullptr, &error), "reply");
+  named(decant_reply_try_next(nullptr, nullptr, nullptr, nullptr, &error), "reply");
   CHECK(model == reinterpret_cast<decant_model*>(8));
   CHECK(session == reinterpret_cast<decant_session*>(8));
   CHECK(decant_model_load(nullptr, nullptr, nullptr, nullptr) == DECANT_INVALID_ARGUMENT);

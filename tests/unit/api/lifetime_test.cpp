@@ -10,6 +10,10 @@
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
+#if defined(__linux__)
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include "support/catch.hpp"
 #include "support/temp_folder.hpp"
@@ -284,4 +288,76 @@ TEST_CASE("one seed gives one reply, in other processes too") {
   CHECK(replies[1] == here);
   CHECK(std::count(here.begin(), here.end(), '\n') == 60);
 }
+
+// The thread sanitizer does not follow a fork of many threads.
+#if !defined(__SANITIZE_THREAD__)
+namespace {
+
+/// Everything that handles of a child process are asked; the number of what went wrong, else 0.
+int ask_in_child(Handles& h) {
+  const auto refused = [](const auto& result) {
+    return !result && result.error().code() == decant::ErrorCode::invalid_state;
+  };
+  const std::vector<Token> tokens = byte_tokens("x");
+  std::vector<float> row(h.model->info().n_vocab);
+  if (!refused(h.model->session()) || !refused(h.model->tokenize("x"))) return 1;
+  if (!refused(h.model->detokenize(tokens)) || !refused(h.model->render({}))) return 2;
+  if (!refused(h.model->step(std::chrono::nanoseconds(1)))) return 3;
+  if (!refused(h.session->append("x")) || !refused(h.session->append(tokens))) return 4;
+  if (!refused(h.session->append(decant::Message{"user", "x"}))) return 5;
+  if (!refused(h.session->generate()) || !refused(h.session->generate_n(2))) return 6;
+  if (!refused(h.session->logits()) || !refused(h.session->logits(std::span(row)))) return 7;
+  if (!refused(h.session->fork()) || !refused(h.session->pin_prefix())) return 8;
+  if (!refused(h.session->save()) || !refused(h.session->restore(std::string_view("none"))))
+    return 9;
+  const decant::Session* const all[] = {&*h.session};
+  if (!refused(decant::Session::save_all(all)) ||
+      !refused(decant::Session::restore_all(*h.model, std::string_view("none"))) ||
+      !refused(h.session->rewind(0)))
+    return 10;
+  if (!h.session->tokens().empty() || !h.session->messages().empty()) return 11;
+  if (h.reply->next() || h.reply->try_next() || !h.reply->finished()) return 12;
+  if (!refused(h.reply->wait()) || !refused(h.reply->status())) return 13;
+  if (!h.reply->tokens().empty() || h.reply->stats().tokens != 0) return 14;
+  h.reply->stop();
+  h.reply->cancel();
+  h.model->unpin_prefixes();
+  (void)h.model->metrics();
+  // Assigned and dropped in any order.
+  h.session = std::nullopt;
+  h.model = std::nullopt;
+  h.reply = std::nullopt;
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("after fork the child's handles answer invalid_state, and the parent goes on") {
+  for (const bool running : {true, false})
+    for (int i = 0; i < 10; ++i) {
+      CAPTURE(running, i);
+      Handles h{endless()};
+      if (!running) {
+        h.reply->cancel();
+        h.reply->wait().value();
+      }
+      const pid_t child = fork();
+      REQUIRE(child >= 0);
+      if (child == 0) {
+        alarm(60);  // ends a child that hangs
+        _exit(ask_in_child(h));
+      }
+      int status = 0;
+      REQUIRE(waitpid(child, &status, 0) == child);
+      CHECK(WIFEXITED(status));
+      CHECK(WEXITSTATUS(status) == 0);
+      if (running) {
+        const std::size_t before = h.reply->tokens().size();
+        while (h.reply->tokens().size() == before && !h.reply->finished())
+          std::this_thread::yield();
+        CHECK(h.reply->status());
+      }
+    }
+}
+#endif
 #endif
