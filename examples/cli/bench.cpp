@@ -4,45 +4,23 @@
 //   prefill  N tokens appended to an empty session, and the logits after the last one
 //   decode   tokens after the first of a greedy reply, to a session of D tokens
 //   batch    greedy replies to B sessions of one token, in flight at once; all their tokens
+// With --load instead: requests that arrive over time (bench_load.cpp).
 // Each figure is the median of --repeat runs after one that is not counted. The bandwidth is
 // measured before and after each of them.
 
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 
-#include "args.hpp"
+#include "bench_common.hpp"
 #include "bench_rulers.hpp"
 #include "bench_table.hpp"
 
 namespace cli {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::vector<std::size_t> parse_list(const Args& args, const std::string& flag,
-                                    std::vector<std::size_t> fallback) {
-  if (!args.has(flag)) return fallback;
-  constexpr std::size_t kMost = std::size_t{1} << 24;
-  std::vector<std::size_t> list;
-  const std::string_view text = args.view(flag);
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    list.push_back(Args::parse<std::size_t>("--" + flag, text.substr(at, comma - at)));
-    if (list.back() > kMost) throw UsageError("--" + flag + " is too large");
-    at = comma + 1;
-  }
-  return list;
-}
 
 struct BenchOptions {
   std::vector<std::size_t> threads, depths, batches;
@@ -52,12 +30,15 @@ struct BenchOptions {
 
 BenchOptions bench_options(const Args& args) {
   const std::size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  constexpr std::size_t kMost = std::size_t{1} << 24;
+  const auto list = [&](const char* flag, std::vector<std::size_t> fallback) {
+    return parse_list(args, flag, std::move(fallback), kMost);
+  };
   BenchOptions o;
-  o.threads = parse_list(
-      args, "threads",
-      processors == 1 ? std::vector<std::size_t>{1} : std::vector<std::size_t>{1, processors});
-  o.depths = parse_list(args, "depth", {0, 1024});
-  o.batches = parse_list(args, "batch", {1, 4, 16});
+  o.threads = list("threads", {1});
+  if (!args.has("threads") && processors != 1) o.threads.push_back(processors);
+  o.depths = list("depth", {0, 1024});
+  o.batches = list("batch", {1, 4, 16});
   o.prompt = args.number<std::size_t>("prompt", 512);
   o.generate = args.number<std::size_t>("generate", 128);
   o.repeat = args.number<std::size_t>("repeat", 5);
@@ -69,21 +50,6 @@ BenchOptions bench_options(const Args& args) {
     if (n < 1 || n > 64) throw UsageError("--threads: 1 to 64, or several as 1,2,4");
   return o;
 }
-
-/// The tokens of a run.
-class RandomTokens {
- public:
-  explicit RandomTokens(std::size_t n_vocab) : n_vocab_(n_vocab) {}
-  std::vector<decant::Token> draw(std::size_t n) {
-    std::vector<decant::Token> tokens(n);
-    for (decant::Token& token : tokens) token = static_cast<decant::Token>(engine_() % n_vocab_);
-    return tokens;
-  }
-
- private:
-  std::mt19937_64 engine_{42};
-  std::size_t n_vocab_;
-};
 
 /// Bytes of keys and values that the token at `position` reads, a mean over [first, first + n).
 double kv_bytes(const decant::ModelInfo& info, std::size_t first, std::size_t n) {
@@ -243,14 +209,6 @@ class Bench {
     return row;
   }
 
-  static decant::GenerateOptions greedy(std::size_t n) {
-    decant::GenerateOptions options;
-    options.max_tokens = n;
-    options.sampler = decant::Sampler::greedy();
-    options.ignore_end = true;
-    return options;
-  }
-
   /// `once` gives tokens per second.
   void measure(BenchRow& row, const std::function<double()>& once) {
     row.threads = threads_;
@@ -315,6 +273,8 @@ int bench_rulers(const Args& args, const BenchOptions& o) {
 }  // namespace
 
 int bench(int argc, char** argv) {
+  for (int i = 0; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--load") return bench_load(argc, argv);
   const Args args(
       argc, argv,
       kModelFlags + std::vector<std::string_view>{"prompt", "generate", "depth", "batch", "repeat"},

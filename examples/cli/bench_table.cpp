@@ -12,7 +12,7 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-static std::string padded(const std::string& text, int width) {
+std::string padded(const std::string& text, int width) {
   const auto n = static_cast<std::size_t>(width < 0 ? -width : width);
   const std::string space(n - std::min(n, text.size()), ' ');
   return width < 0 ? text + space : space + text;

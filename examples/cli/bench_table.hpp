@@ -37,5 +37,7 @@ std::string profile_table(const std::vector<BenchRow>& rows);
 
 /// With so many digits behind the point.
 std::string fixed(double value, int digits);
+/// With spaces in front up to `width`, or behind up to -`width`.
+std::string padded(const std::string& text, int width);
 
 }  // namespace cli

@@ -11,6 +11,8 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
+import xml.etree.ElementTree
 
 DECANT, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = str(ROOT / "tests/data/models/gemma3/model-f16.gguf")
@@ -81,7 +83,64 @@ rulers = json.loads(done.stdout)["rulers"]
 check("rulers alone", len(rulers) == 1 and all(
     positive(rulers[0][k]) for k in ("read_bandwidth_gbs", "int8_peak_gmacs", "f32_peak_gmacs")))
 
+# Requests that arrive over time: the same ones for each policy and rate.
+SVG = "{http://www.w3.org/2000/svg}"
+with tempfile.TemporaryDirectory() as folder:
+    chart = pathlib.Path(folder) / "load.svg"
+    done = run("--model", MODEL, "--load", "--threads", 1, "--requests", 7, "--rate", "50,200.5",
+               "--prompt", "3..9", "--generate", "2..6", "--max-batch", 3, "--together", 2,
+               "--long-prompt", 40, "--svg", chart, "--json")
+    check(f"--load: {done.returncode}: {done.stderr}", done.returncode == 0)
+    out = json.loads(done.stdout)
+    root = xml.etree.ElementTree.parse(chart).getroot()
+check("what was asked for", out["max_batch"] == 3 and out["requests"] == 7 and
+      out["prompt"] == [3, 9] and out["generate"] == [2, 6] and out["threads"] == 1)
+rows = [r for r in out["results"] if r["kind"] == "arrivals"]
+check("policies in turns", [(r["rate"], r["policy"]) for r in rows] ==
+      [(rate, policy) for rate in (None, 50, 200.5) for policy in ("continuous", "fixed")])
+check("the same requests", len({r["tokens"] for r in rows}) == 1 and
+      7 * 2 <= rows[0]["tokens"] <= 7 * 6)
+for r in rows:
+    check(f"mean batch {r['mean_batch']}", 1 <= r["mean_batch"] <= 3)
+    check("throughput", abs(r["tokens_per_second"] * r["seconds"] / r["tokens"] - 1) < 1e-9)
+    for key in "ttft_ms", "tpot_ms":
+        check(key, 0 < r[key]["p50"] <= r[key]["p99"])
+check("at the lowest rate the last request comes after a while", rows[2]["seconds"] > 2 / 50)
+together, long_prompt = out["results"][-2:]
+check("together", together["kind"] == "together" and together["sessions"] == 2 and all(
+    positive(together[k]) for k in ("step_of_one_ms", "step_ms", "step_ratio", "tokens_per_second",
+                                    "whole_tokens_per_second")))
+check("a long prompt", long_prompt["kind"] == "long_prompt" and long_prompt["prompt"] == 40 and
+      long_prompt["decoding"] == 8 and long_prompt["tokens_before"] >= 8 * 98 and
+      positive(long_prompt["ttft_ms"]) and all(
+          0 < long_prompt[k]["p50"] <= long_prompt[k]["p99"] for k in ("before_ms", "during_ms")))
+lines = root.findall(SVG + "polyline")
+check("two charts with a line for each policy and a point for each rate",
+      [len(line.get("points").split()) for line in lines] == [2, 2, 2, 2])
+texts = [text.text for text in root.findall(SVG + "text")]
+check("axes with units, and a legend", all(texts.count(t) == n for t, n in [
+    ("tokens/s generated", 2), ("p99, seconds", 1), ("p99, milliseconds", 1), ("continuous", 2),
+    ("fixed", 2)]))
+width, height = map(float, root.get("viewBox").split()[2:])
+check("nothing outside of the picture", all(
+    0 <= float(c.get("cx")) <= width and 0 <= float(c.get("cy")) <= height
+    for c in root.findall(SVG + "circle")))
+done = run("--model", MODEL, "--load", "--threads", 1, "--requests", 2, "--rate", 100, "--policy",
+           "fixed", "--prompt", 2, "--generate", 3, "--together", 0, "--long-prompt", 0)
+check("the table of loads", done.returncode == 0 and "all at once" in done.stdout and
+      "fixed" in done.stdout)
+check("loads left out", not any(w in done.stdout for w in ("continuous", "sessions,", "amid")))
+
 for arguments, word in [
+        (["--model", MODEL, "--load", "--policy", "static"], "--policy"),
+        (["--model", MODEL, "--load", "--rate", "0"], "--rate"),
+        (["--model", MODEL, "--load", "--rate", "nan"], "--rate"),
+        (["--model", MODEL, "--load", "--generate", "9..8"], "--generate"),
+        (["--model", MODEL, "--load", "--prompt", "0..8"], "--prompt"),
+        (["--model", MODEL, "--load", "--max-batch", "0"], "--max-batch"),
+        (["--model", MODEL, "--load", "--context", "16"], "--context"),
+        (["--model", MODEL, "--load", "--requests", "0", "--svg", "x"], "--svg"),
+        (["--model", MODEL, "--load", "--depth", "1"], "--depth"),
         ([], "--model"), (["--model", MODEL, "--threads", "0"], "--threads"),
         (["--model", MODEL, "--threads", "1,"], "--threads"),
         (["--model", MODEL, "--depth", "x"], "--depth"),

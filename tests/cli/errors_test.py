@@ -35,6 +35,7 @@ check("isa", run("generate", "--model", MODEL, "--prompt", "x", "--backend", "re
 check("portable", run("generate", "--model", MODEL, "--prompt", "x", "--isa", "no-such"))
 
 with tempfile.TemporaryDirectory() as folder:
+    check("cannot write", run("bench", "--model", MODEL, "--load", "--svg", folder))
     check(folder, run("logits", "--model", MODEL, "--tokens-file", folder, "--output", "none.npy"))
     template = pathlib.Path(folder) / "template"
     context = pathlib.Path(folder) / "context.json"
