@@ -4,9 +4,10 @@
 //   prefill  N tokens appended to an empty session, and the logits after the last one
 //   decode   tokens after the first of a greedy reply, to a session of D tokens
 //   batch    greedy replies to B sessions of one token, in flight at once; all their tokens
-// With --load instead: requests that arrive over time (bench_load.cpp).
 // Each figure is the median of --repeat runs after one that is not counted. The bandwidth is
 // measured before and after each of them.
+//
+// With --load instead: requests that arrive over time (bench_load.cpp).
 
 #include <cstdio>
 #include <functional>
