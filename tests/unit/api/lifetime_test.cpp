@@ -63,13 +63,6 @@ GenerateOptions endless() {
 }
 
 #if defined(__linux__)
-/// The same number as before, at the latest after a while: a worker whose last handle went inside
-/// a callback ends by itself.
-bool threads_settle_at(std::size_t wanted) {
-  for (int i = 0; i < 2000 && n_threads() != wanted; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return n_threads() == wanted;
-}
 /// Without what malloc keeps for later: how much each of its arenas holds back depends on which
 /// thread came first.
 std::size_t resident_pages() {
