@@ -124,9 +124,10 @@ struct ArrivalsRow {
 /// The policies in turns at each rate, so that what else goes on meets them alike.
 std::vector<ArrivalsRow> bench_arrivals(Loader& loader, const LoadOptions& o) {
   std::vector<decant::Model> models;
+  // Those that have ended hold pages until this thread sees it, while a tiny model ends many.
+  const std::size_t sessions = o.max_batch + std::min<std::size_t>(o.requests, 128) + 1;
   for (const std::string& policy : o.policies)
-    models.push_back(
-        loader.load(o.prompt.high + o.generate.high, o.max_batch + 4, o.max_batch, policy));
+    models.push_back(loader.load(o.prompt.high + o.generate.high, sessions, o.max_batch, policy));
   const auto arrivals = draw_arrivals(o.requests, o.seed, o.prompt, o.generate);
   const std::vector<Arrival> few(arrivals.begin(), arrivals.begin() + (o.requests < 4 ? 1 : 4));
   for (decant::Model& model : models) run_arrivals(model, few, 0);  // not counted

@@ -241,14 +241,23 @@ TEST_CASE("stop keeps what came, cancel takes it back") {
     auto session = session_with(model, byte_tokens("Q"));
     GenerateOptions options;
     options.ignore_end = true;
-    options.max_tokens = 400;
+    // Does not end by itself before it is asked to.
+    std::atomic<bool> asked{false};
+    options.process_logits = [](void* a, std::span<const Token> history, std::span<float>) {
+      if (history.size() > 20) static_cast<std::atomic<bool>*>(a)->wait(false);
+      return true;
+    };
+    options.process_logits_user = &asked;
     auto reply = session.generate(options).value();
-    REQUIRE(reply.next());
+    const bool began = reply.next().has_value();
     if (cancels)
       reply.cancel();
     else
       reply.stop();
+    asked = true;
+    asked.notify_all();
     REQUIRE(reply.wait());
+    CHECK(began);
     CHECK(reply.status());
     CHECK(reply.finished());
     const auto tokens = reply.tokens();
