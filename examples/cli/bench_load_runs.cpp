@@ -259,8 +259,6 @@ LongPromptResult run_long_prompt(decant::Model& model, std::size_t decoding, std
   const auto wait_for_tokens = [&](std::size_t n) {
     while (!has_tokens(n)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
-  wait_for_tokens(1);
-  const auto start = Clock::now();
   wait_for_tokens(kTokensBefore);
   const auto due = Clock::now();
   long_one.start(1);
@@ -268,6 +266,8 @@ LongPromptResult run_long_prompt(decant::Model& model, std::size_t decoding, std
   const auto read = long_one.times.front();
   others([](Watched& w) { w.reply->stop(); });
   others([](Watched& w) { w.reply->wait().value(); });
+  Clock::time_point start{};  // when the last of them began to decode
+  others([&](const Watched& w) { start = std::max(start, w.times.front()); });
   LongPromptResult result;
   result.ttft_ms = ms_between(due, read);
   others([&](const Watched& w) {
