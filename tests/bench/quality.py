@@ -4,7 +4,8 @@
 quality.py --decant build/release/decant --model M.gguf --text FILE [--tokens 2048]
            [--flags "--activations int16"] [--flags ...]
 
-Cuts the beginning of the text into pieces of 512 tokens, takes the logits of every position from
+Cuts the beginning of the text into pieces of 512 tokens, each with a begin token in front if the
+model wants one (without it Gemma is lost for a while), takes the logits of every position from
 the reference backend (float32 keys and values, double sums) and from the cpu backend with each set
 of flags, and prints the mean Kullback-Leibler divergence KL(reference || cpu) in nats, the largest
 one, the change of perplexity, and how often both prefer the same token. Needs numpy.
@@ -62,13 +63,16 @@ def main():
     args = parser.parse_args()
     settings = args.flags or [""]
 
-    ids = json.loads(run([args.decant, "tokenize", "--model", args.model, "--no-special"],
-                         input=args.text.read_bytes()))[:args.tokens]
+    def tokenize(text, *flags):
+        return json.loads(run([args.decant, "tokenize", "--model", args.model, *flags], input=text))
+
+    begin_tokens = tokenize(b"")
+    ids = tokenize(args.text.read_bytes(), "--no-special", "--no-bos")[:args.tokens]
     differences = [Difference() for _ in settings]
     with tempfile.TemporaryDirectory() as folder:
         output = f"{folder}/logits.npy"
         for begin in range(0, len(ids), PIECE):
-            piece = ids[begin:begin + PIECE]
+            piece = begin_tokens + ids[begin:begin + PIECE]
 
             def logits(flags):
                 run([args.decant, "logits", "--model", args.model, "--tokens",
@@ -78,7 +82,7 @@ def main():
             reference = logits(["--backend", "reference"])
             for setting, difference in zip(settings, differences):
                 difference.add(np.array(piece), reference, logits(shlex.split(setting)))
-            print(f"{begin + len(piece)} of {len(ids)} tokens", flush=True)
+            print(f"{min(begin + PIECE, len(ids))} of {len(ids)} tokens", flush=True)
     for setting, difference in zip(settings, differences):
         print(f"{setting or 'default'}: {difference.line()}")
 
