@@ -408,9 +408,10 @@ MemoryPlan Model::memory() const { return state_->memory; }
 
 ModelMetrics Model::metrics() const noexcept {
   ModelMetrics metrics;
-  for (std::size_t i = 0; i < Profile::kNames.size(); ++i)
-    metrics.operations[i].name = Profile::kNames[i];
-  if (state_->engine == nullptr || state_->is_forked()) return metrics;
+  if (state_->engine == nullptr || state_->is_forked()) {
+    Profile().read(metrics);
+    return metrics;
+  }
   state_->engine->read_metrics(metrics);
   const KvCache& kv = *state_->engine->kv();
   int group = 0;

@@ -15,7 +15,7 @@ Status SessionState::settle() {
     if (!request->shared.finished)
       return make_error(ErrorCode::busy,
                         "a reply is in flight on this session; wait for it, stop or cancel it");
-    sequence = request->sequence;  // another one if it left a pass
+    sequence = request->sequence;  // another one if it left a pass or is a sample
     reason = request->shared.reason;
     if (kind == Kind::chat && reason != FinishReason::none && reason != FinishReason::cancelled) {
       text = request->shared.text;
@@ -161,6 +161,18 @@ static bool finish_at_once(Request& request) {
 
 static constexpr std::size_t kMaxSamples = 1024;
 
+/// A session that holds the same conversation in a sequence of its own.
+static std::shared_ptr<SessionState> copied_session(const SessionState& s,
+                                                    std::shared_ptr<Sequence> sequence) {
+  auto copy = std::make_shared<SessionState>();
+  copy->model = s.model;
+  copy->sequence = std::move(sequence);
+  copy->kind = s.kind;
+  copy->messages = s.messages;
+  copy->generated = s.generated;
+  return copy;
+}
+
 struct SampleHandles {
   std::shared_ptr<SessionState> session;
   std::shared_ptr<ReplyState> reply;
@@ -168,14 +180,11 @@ struct SampleHandles {
 
 /// A session that continues the prompt, which `s` holds, with a request of its own.
 static SampleHandles make_sample(const SessionState& s, const std::shared_ptr<Request>& request) {
-  SampleHandles sample{std::make_shared<SessionState>(), std::make_shared<ReplyState>()};
+  auto sequence = std::make_shared<Sequence>(s.model->engine->kv(), s.sequence->capacity);
+  sequence->tokens = s.sequence->tokens;
+  SampleHandles sample{copied_session(s, std::move(sequence)), std::make_shared<ReplyState>()};
   SessionState& session = *sample.session;
-  session.model = sample.reply->model = s.model;
-  session.sequence = std::make_shared<Sequence>(s.model->engine->kv(), s.sequence->capacity);
-  session.sequence->tokens = s.sequence->tokens;
-  session.kind = s.kind;
-  session.messages = s.messages;
-  session.generated = s.generated;
+  sample.reply->model = s.model;
   request->is_sample = true;
   request->sequence = session.sequence;
   request->undo_prefix = session.sequence->tokens.size();
@@ -276,18 +285,20 @@ Result<std::vector<Sample>> Session::generate_n(std::size_t n, const GenerateOpt
     prompt->is_prompt = true;
     Requests submission{prompt};
     DECANT_TRY(set_prompt(s, *prompt));
-    std::vector<Sample> samples;
-    try {
-      samples.reserve(n);
+    Result<std::vector<Sample>> samples = guarded([&]() -> Result<std::vector<Sample>> {
+      std::vector<Sample> made;
+      made.reserve(n);
       for (std::size_t i = 0; i < n; ++i, ++o.sampler.sample_index) {
         DECANT_ASSIGN(const std::shared_ptr<Request> request, make_reply(s, o));
         SampleHandles handles = make_sample(s, request);
         prompt->samples.push_back(request);
-        samples.push_back({Session(std::move(handles.session)), Reply(std::move(handles.reply))});
+        made.push_back({Session(std::move(handles.session)), Reply(std::move(handles.reply))});
       }
-    } catch (...) {
+      return made;
+    });
+    if (!samples) {
       prompt->undo();
-      throw;
+      return samples.error();
     }
     const Requests& requests = prompt->samples;
     if (std::count_if(requests.begin(), requests.end(),
@@ -351,14 +362,10 @@ Result<Session> Session::fork(std::size_t n_tokens) {
                         "cannot fork at {} tokens: the session holds {}", n_tokens, n);
     if (s.kind == SessionState::Kind::chat && n_tokens < n)
       return make_error(ErrorCode::invalid_state, "a session of messages can only be forked whole");
-    auto forked = std::make_shared<SessionState>();
-    forked->model = s.model;
-    forked->sequence = std::make_shared<Sequence>(*s.sequence);
+    auto forked = copied_session(s, std::make_shared<Sequence>(*s.sequence));
     if (n_tokens < n) forked->sequence->truncate(n_tokens);
     const bool is_raw = s.kind == SessionState::Kind::text;
-    forked->kind = is_raw && n_tokens == 0 ? SessionState::Kind::empty : s.kind;
-    forked->messages = s.messages;
-    forked->generated = s.generated;
+    if (is_raw && n_tokens == 0) forked->kind = SessionState::Kind::empty;
     return Session(std::move(forked));
   });
 }

@@ -430,23 +430,6 @@ void KvSequence::forget_promise() noexcept {
   set_aside_.clear();
 }
 
-void KvSequence::swap(KvSequence& other) noexcept {
-  std::swap(salt_, other.salt_);
-  std::swap(length_, other.length_);
-  std::swap(n_pages_, other.n_pages_);
-  std::swap(adopted_, other.adopted_);
-  tables_.swap(other.tables_);
-  table_pointers_.swap(other.table_pointers_);
-  first_held_.swap(other.first_held_);
-  promised_.swap(other.promised_);
-  set_aside_.swap(other.set_aside_);
-  path_.swap(other.path_);
-  std::swap(kept_, other.kept_);
-  std::swap(n_kept_, other.n_kept_);
-  found_.swap(other.found_);
-  std::swap(part_, other.part_);
-}
-
 void KvSequence::advance(std::span<const Token> tokens, std::size_t n_tokens) noexcept {
   length_ = n_tokens;
   KvCache& cache = *cache_;

@@ -157,8 +157,6 @@ class KvSequence {
   std::size_t available(std::size_t group) const;
   std::size_t missing(std::size_t group, std::size_t n_tokens, std::size_t n_rows) const;
   std::size_t held(std::size_t group) const { return n_pages_ - first_held_[group]; }
-  /// Changes places with another sequence of the same cache and size.
-  void swap(KvSequence& other) noexcept;
   /// Positions [length, n_tokens) were written: full pages become known to the tree, those that
   /// left a window are let go. `tokens`: all of the sequence, at least n_tokens.
   void advance(std::span<const Token> tokens, std::size_t n_tokens) noexcept;

@@ -115,12 +115,16 @@ bool Engine::leave_pass(Request& request) noexcept {
   return true;
 }
 
+/// Where it stands in the list, which holds it.
+static Requests::iterator find_request(Requests& list, const Request& request) {
+  return std::find_if(list.begin(), list.end(),
+                      [&](const auto& other) { return other.get() == &request; });
+}
+
 void Engine::end(Request& request, FinishReason reason, Error error) noexcept {
   Requests& list = request.active ? active_ : waiting_;
-  const auto at = std::find_if(list.begin(), list.end(),
-                               [&](const auto& other) { return other.get() == &request; });
   Requests ended;
-  ended.splice(ended.end(), list, at);
+  ended.splice(ended.end(), list, find_request(list, request));
   // Samples whose prompt was not run end with it.
   while (!request.samples.empty()) {
     Request& sample = *request.samples.front();
@@ -215,12 +219,9 @@ void Engine::preempt(Request& request) noexcept {
   if (!request.active) return;
   counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
   request.active = false;
-  const auto at = std::find_if(active_.begin(), active_.end(),
-                               [&](const auto& other) { return other.get() == &request; });
-  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
-    return comes_before(request.turn, other->turn);
-  });
-  waiting_.splice(place, active_, at);
+  Requests preempted;
+  preempted.splice(preempted.end(), active_, find_request(active_, request));
+  put_in_line(preempted);
 }
 
 // ------------------------------------------------------------------------------------------ plan
@@ -318,9 +319,7 @@ std::size_t Engine::reserve(Request& request, std::size_t n_rows) noexcept {
 }
 
 void Engine::add_share(Request& request, std::size_t n_rows) {
-  const auto at = std::find_if(active_.begin(), active_.end(),
-                               [&](const auto& other) { return other.get() == &request; });
-  shares_.push_back({*at, n_rows});
+  shares_.push_back({*find_request(active_, request), n_rows});
 }
 
 void Engine::add_rows(const Share& share) {

@@ -23,9 +23,7 @@ void Request::start() {
 }
 
 void Request::go_on_from(const Request& prompt, bool first) {
-  KvSequence pages(prompt.sequence->kv);
-  sequence->kv.swap(pages);
-  sequence->known = prompt.sequence->known;
+  sequence = std::make_shared<Sequence>(*prompt.sequence);
   logits = prompt.logits;
   // The first one is who paid for it.
   n_run = first ? prompt.n_run : 0;

@@ -5,28 +5,15 @@
 // unit/backend/cpu_model_test.cpp go through all settings with them.
 #include <decant/decant.hpp>
 
-#include <cstring>
-
 #include "support/catch.hpp"
 #include "support/host_mode.hpp"
 #include "support/npz.hpp"
 #include "support/real_models.hpp"
+#include "support/told.hpp"
 
-using decant::Token;
-using decant_test::HostMode;
+using namespace decant_test;
 
 namespace {
-
-/// All that a prompt leaves behind.
-struct BitsLeft {
-  std::vector<float> logits;        // after the last tokens
-  std::vector<std::byte> snapshot;  // with the pages
-  bool operator==(const BitsLeft& o) const {
-    return logits.size() == o.logits.size() &&
-           std::memcmp(logits.data(), o.logits.data(), logits.size() * sizeof(float)) == 0 &&
-           snapshot == o.snapshot;
-  }
-};
 
 struct BitsSetting {
   const char* isa;
@@ -36,15 +23,9 @@ struct BitsSetting {
   HostMode::Kind mode;
 };
 
-decant::Session bits_session(decant::Model& model, std::span<const Token> tokens) {
-  auto session = model.session().value();
-  session.append(tokens).value();
-  return session;
-}
-
 /// Nothing when the processor lacks the instruction set.
-std::optional<BitsLeft> bits_left(const std::string& path, const BitsSetting& setting,
-                                  std::span<const Token> prompt) {
+std::optional<Left> bits_left(const std::string& path, const BitsSetting& setting,
+                              std::span<const Token> prompt) {
   const HostMode mode(setting.mode);
   decant::ModelOptions options;
   options.isa = setting.isa;
@@ -61,7 +42,7 @@ std::optional<BitsLeft> bits_left(const std::string& path, const BitsSetting& se
   if (setting.among_others) {
     // Pages that others had before, in another order; then seven in flight.
     for (int i = 0; i < 7; ++i) {
-      others.push_back(bits_session(model, prompt.first(static_cast<std::size_t>(4 + i))));
+      others.push_back(session_with(model, prompt.first(static_cast<std::size_t>(4 + i))));
       (void)others.back().logits().value();
     }
     for (std::size_t i = 0; i < others.size(); i += 2) {
@@ -72,8 +53,8 @@ std::optional<BitsLeft> bits_left(const std::string& path, const BitsSetting& se
       replies.push_back(
           other.generate({.max_tokens = 8, .sampler = decant::Sampler::greedy()}).value());
   }
-  auto session = bits_session(model, prompt);
-  BitsLeft left;
+  auto session = session_with(model, prompt);
+  Left left;
   left.logits.resize(2 * model.info().n_vocab);
   session.logits(std::span(left.logits)).value();
   left.snapshot = session.save().value();
@@ -82,15 +63,14 @@ std::optional<BitsLeft> bits_left(const std::string& path, const BitsSetting& se
 }
 
 void check_bits(const char* variable, const std::string& name) {
-  const auto path = decant_test::real_model(variable);
+  const auto path = real_model(variable);
   if (!path) DECANT_SKIP(std::string(variable) + " is not set");
-  const auto golden =
-      decant_test::read_npz(std::string(DECANT_TEST_DATA) + "/real/real-" + name + "-long.npz");
+  const auto golden = read_npz(std::string(DECANT_TEST_DATA) + "/real/real-" + name + "-long.npz");
   const auto ids = golden.at("ids").as<Token>();
   constexpr auto plain = HostMode::plain, flush = HostMode::flush_to_zero,
                  toward_zero = HostMode::toward_zero;
   const auto check = [&](std::size_t n_tokens, const std::vector<BitsSetting>& settings) {
-    std::optional<BitsLeft> first;
+    std::optional<Left> first;
     for (const BitsSetting& s : settings) {
       CAPTURE(name, n_tokens, s.isa, s.threads, s.chunk, s.among_others, static_cast<int>(s.mode));
       const auto left = bits_left(*path, s, std::span(ids).first(n_tokens));

@@ -376,6 +376,15 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
+/// A reply of n tokens, if the session has room for them: the same each time.
+inline decant::GenerateOptions exactly(std::size_t n, std::uint64_t seed) {
+  decant::GenerateOptions options;
+  options.max_tokens = n;
+  options.ignore_end = true;
+  options.sampler.seed = seed;
+  return options;
+}
+
 inline decant::Session session_with(decant::Model& model, std::span<const Token> tokens) {
   decant::Session session = model.session().value();
   session.append(tokens).value();

@@ -66,10 +66,7 @@ TEST_CASE("a conversation is forked whole, and not while it is answered") {
   a.append(Message{"user", "own fox"}).value();
   auto unanswered = a.fork().value();
   CHECK(unanswered.messages().size() == 1);
-  GenerateOptions options;
-  options.max_tokens = 5;
-  options.ignore_end = true;
-  options.sampler.seed = 3;
+  GenerateOptions options = exactly(5, 3);
   auto reply = a.generate(options).value();
   reply.wait().value();
   auto twin = unanswered.generate(options).value();

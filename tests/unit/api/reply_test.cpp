@@ -305,10 +305,7 @@ TEST_CASE("requests cancelled at any moment give their pages back and change not
   options.context = 96;
   auto model = random_model().load(options);  // a pool of one session: a leak would show
   const auto prompt = TinyRandom(6).tokens(60);
-  GenerateOptions golden;
-  golden.max_tokens = 10;
-  golden.ignore_end = true;
-  golden.sampler.seed = 5;
+  const GenerateOptions golden = exactly(10, 5);
   std::vector<Token> expected;
   {
     auto session = session_with(model, prompt);

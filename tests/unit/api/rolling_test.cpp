@@ -36,30 +36,14 @@ ModelOptions rolling_options(KvType kv = KvType::f16, bool prefix_cache = true) 
 }
 
 GenerateOptions rolling(std::size_t n) {
-  GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
+  GenerateOptions options = exactly(n, 5);
   options.keep_first = kKeep;
-  options.sampler.seed = 5;
   return options;
 }
 
-bool note_logits(void* to, std::span<const Token>, std::span<float> logits) {
-  auto& all = static_cast<Told*>(to)->logits;
-  all.insert(all.end(), logits.begin(), logits.end());
-  return true;
-}
-
 Told tell_rolling(decant::Session& session, std::size_t n) {
-  Told told;
-  GenerateOptions options = rolling(n);
-  options.process_logits = note_logits;
-  options.process_logits_user = &told;
-  auto reply = session.generate(options).value();
-  reply.wait().value();
-  CHECK(reply.finish_reason() == FinishReason::max_tokens);
-  told.tokens = reply.tokens();
-  told.stats = reply.stats();
+  const Told told = tell(session, rolling(n));
+  CHECK(told.reason == FinishReason::max_tokens);
   return told;
 }
 

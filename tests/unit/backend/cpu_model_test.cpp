@@ -4,20 +4,11 @@
 #include "base/float16.hpp"
 #include "support/catch.hpp"
 #include "support/host_mode.hpp"
-#include "support/tiny_model.hpp"
+#include "support/told.hpp"
 
 using namespace decant_test;
 
 namespace {
-
-/// All that a prompt leaves behind.
-struct Left {
-  std::vector<float> logits;        // after the last tokens
-  std::vector<std::byte> snapshot;  // with the pages; unused slots are zeros
-  bool operator==(const Left& o) const {
-    return same_bits(logits, o.logits) && snapshot == o.snapshot;
-  }
-};
 
 Left left_by(decant::Model& model, std::span<const Token> prompt) {
   auto session = session_with(model, prompt);

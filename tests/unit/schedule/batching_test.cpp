@@ -33,13 +33,7 @@ ModelOptions manual_options() {
   return options;
 }
 
-GenerateOptions tokens_of(std::size_t n) {
-  GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  options.sampler.seed = 9;
-  return options;
-}
+GenerateOptions tokens_of(std::size_t n) { return exactly(n, 9); }
 
 /// Replies in flight with their sessions.
 struct Batch {

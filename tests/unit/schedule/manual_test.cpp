@@ -33,13 +33,7 @@ decant::Model manual_model(int threads = 1, std::size_t sessions = 6) {
   return manual_file().load(options);
 }
 
-GenerateOptions some(std::size_t n) {
-  GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  options.sampler.seed = 5;
-  return options;
-}
+GenerateOptions some(std::size_t n) { return exactly(n, 5); }
 
 /// What the same does in one go.
 Told alone(std::span<const Token> prompt, std::size_t n) {

@@ -37,13 +37,7 @@ const std::vector<std::vector<Token>>& schedule_prompts() {
   return prompts;
 }
 
-GenerateOptions schedule_options(std::uint64_t seed) {
-  GenerateOptions options;
-  options.max_tokens = kMostNew;
-  options.ignore_end = true;
-  options.sampler.seed = seed;
-  return options;
-}
+GenerateOptions schedule_options(std::uint64_t seed) { return exactly(kMostNew, seed); }
 
 struct Architecture {
   TinySpec spec;

@@ -42,13 +42,7 @@ ModelOptions options_of(const Variant& variant, int threads, std::size_t chunk, 
   return options;
 }
 
-GenerateOptions sampled(std::size_t n) {
-  GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  options.sampler.seed = 7;
-  return options;
-}
+GenerateOptions sampled(std::size_t n) { return exactly(n, 7); }
 
 /// What a reply computed: the bits of the logits of every token, and the tokens.
 struct Recorded {
@@ -180,8 +174,8 @@ TEST_CASE("the host's executor and activations of 16 bits: the same bits in ever
       auto measure = tiny.load(options_of(spec, 1, 512, KvType::f16));
       const Outcome expected = outcome(measure, prompt, 4);
       // Only the reference backend does not round activations.
-      const bool same = same_bits(int8_logits.empty() ? expected.logits : int8_logits,
-                                  expected.logits);
+      const bool same =
+          same_bits(int8_logits.empty() ? expected.logits : int8_logits, expected.logits);
       CHECK(same == (activations == decant::Activations::int8 ||
                      spec.backend == decant::Backend::reference));
       int8_logits = expected.logits;

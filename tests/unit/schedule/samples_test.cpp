@@ -34,10 +34,7 @@ decant::Model samples_model(decant::RunMode mode = decant::RunMode::manual,
 }
 
 GenerateOptions sampled(std::uint32_t index = 0) {
-  GenerateOptions options;
-  options.max_tokens = 12;
-  options.ignore_end = true;
-  options.sampler.seed = 31;
+  GenerateOptions options = exactly(12, 31);
   options.sampler.sample_index = index;
   return options;
 }

@@ -16,10 +16,7 @@ using decant::ModelOptions;
 TEST_CASE("eight threads generate, stop, cancel, drop, fork, save and sample on one model") {
   const TinyModel tiny = random_model();
   std::vector<std::vector<Token>> prompts, expected;
-  GenerateOptions options;
-  options.max_tokens = 10;
-  options.ignore_end = true;
-  options.sampler.seed = 3;
+  const GenerateOptions options = exactly(10, 3);
   {
     auto model = tiny.load();
     for (const std::size_t n : {1u, 16u, 23u, 40u}) {
