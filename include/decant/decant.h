@@ -106,6 +106,14 @@ DECANT_C_API int decant_session_save(decant_session* session, const char* path,
                                      decant_error* error);
 DECANT_C_API int decant_session_restore(decant_session* session, const char* path,
                                         decant_error* error);
+/* n sessions of one model together: what they share is stored once. */
+DECANT_C_API int decant_sessions_save(const decant_session* const* sessions, size_t n,
+                                      const char* path, decant_error* error);
+/* New sessions, equal to those that were saved and in their order: all or none. *n: room in
+ * `sessions`, then how many there are; with too little room the call fails. */
+DECANT_C_API int decant_sessions_restore(decant_model* model, const char* path,
+                                         decant_session** sessions, size_t* n,
+                                         decant_error* error);
 /* A message of a conversation; role is "system", "user" or "assistant". */
 DECANT_C_API int decant_session_append_message(decant_session* session, const char* role,
                                                const char* content, decant_error* error);
@@ -127,6 +135,8 @@ typedef struct decant_generate_options {
   size_t n_stop;
   int priority;        /* higher ones go before others */
   uint64_t timeout_ns; /* the reply ends then and keeps what came; 0: never */
+  int has_keep_first;  /* not 0: a full session loses the older half of its tokens and goes on, */
+  size_t keep_first;   /* but keeps so many of the first ones */
 } decant_generate_options;
 DECANT_C_API decant_generate_options decant_generate_options_default(void);
 

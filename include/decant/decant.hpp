@@ -197,7 +197,8 @@ enum class KvType { automatic, f32, f16, bf16, int8 };
 /// everywhere costs more time and is as good as float (docs/performance.md).
 enum class Activations { int8, int16 };
 /// Who runs a model's steps. background: a thread of its own, asleep when there is nothing to do.
-/// manual: the host, with Model::step or by waiting for a reply or for logits.
+/// manual: the host, with Model::step or by waiting for a reply or for logits; all memory is taken
+/// while loading, because a page that the system has yet to find can take longer than a frame.
 enum class RunMode { background, manual };
 /// When a waiting reply joins those that run. continuous: as soon as there is a place. fixed: when
 /// all that run have ended, for comparison: it wastes what short replies leave free.
@@ -340,8 +341,9 @@ struct MemoryPlan {
   std::uint64_t kv_bytes_per_token = 0;  ///< all groups together
   std::size_t page_tokens = 0;           ///< tokens in a page
   std::vector<Group> groups;
-  std::uint64_t kv_bytes = 0;         ///< the pools of all groups
-  std::uint64_t workspace_bytes = 0;  ///< of the backend, and the bookkeeping of pages
+  std::uint64_t kv_bytes = 0;  ///< the pools of all groups
+  std::uint64_t workspace_bytes =
+      0;  ///< of the backend and the sampler, and the bookkeeping of pages
   std::uint64_t total_bytes = 0;
   std::vector<std::string> notes;  ///< what the numbers do not say, in plain words
 };

@@ -91,6 +91,7 @@ static Result<GenerateOptions> c_generate_options(const decant_generate_options*
   }
   o.priority = c.priority;
   o.timeout = c_nanoseconds(c.timeout_ns);
+  if (c.has_keep_first != 0) o.keep_first = c.keep_first;
   return o;
 }
 
@@ -205,6 +206,38 @@ int decant_session_restore(decant_session* session, const char* path, decant_err
   if (session == nullptr) return c_missing("session", error);
   if (path == nullptr) return c_missing("path", error);
   return c_call(error, [&] { return session->session.restore(std::string_view(path)); });
+}
+
+int decant_sessions_save(const decant_session* const* sessions, size_t n, const char* path,
+                         decant_error* error) {
+  if (sessions == nullptr && n != 0) return c_missing("sessions", error);
+  if (path == nullptr) return c_missing("path", error);
+  return c_call(error, [&] {
+    std::vector<const Session*> all;
+    for (size_t i = 0; i < n; ++i)
+      all.push_back(sessions[i] == nullptr ? nullptr : &sessions[i]->session);
+    return Session::save_all(all, std::string_view(path));
+  });
+}
+
+int decant_sessions_restore(decant_model* model, const char* path, decant_session** sessions,
+                            size_t* n, decant_error* error) {
+  if (model == nullptr) return c_missing("model", error);
+  if (path == nullptr) return c_missing("path", error);
+  if (n == nullptr) return c_missing("n", error);
+  if (sessions == nullptr && *n != 0) return c_missing("sessions", error);
+  return c_call(error, [&]() -> Status {
+    DECANT_ASSIGN(auto restored, Session::restore_all(model->model, std::string_view(path)));
+    if (restored.size() > *n)
+      return make_error(ErrorCode::invalid_argument, "{} sessions were saved, there is room for {}",
+                        restored.size(), *n);
+    std::vector<std::unique_ptr<decant_session>> boxes;
+    for (Session& session : restored)
+      boxes.push_back(std::make_unique<decant_session>(decant_session{std::move(session)}));
+    *n = boxes.size();
+    for (size_t i = 0; i < boxes.size(); ++i) sessions[i] = boxes[i].release();
+    return {};
+  });
 }
 
 int decant_session_append_message(decant_session* session, const char* role, const char* content,

@@ -203,6 +203,7 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
   kv.keys = options.kv_keys == KvType::automatic ? automatic : options.kv_keys;
   kv.values = options.kv_values == KvType::automatic ? automatic : options.kv_values;
   kv.prefix_cache = options.prefix_cache;
+  kv.touched = options.mode == RunMode::manual;
   DECANT_TRY(check_int8(spec, kv, file.name()));
   if (!reference) {
     DECANT_ASSIGN(engine.kernels, cpu_kernels(options.isa));
@@ -244,7 +245,8 @@ static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
     plan.groups.push_back({group.n_layers, group.window, group.bytes_per_token, kv.pages[g]});
   }
   plan.kv_bytes = setup.kv_bytes;
-  plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv);
+  plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv) +
+                         SamplerWorkspace::bytes(static_cast<std::size_t>(setup.spec.n_vocab));
   plan.total_bytes =
       plan.weights_bytes + plan.tokenizer_bytes + plan.kv_bytes + plan.workspace_bytes;
   if (setup.weights.mapped)

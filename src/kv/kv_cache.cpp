@@ -112,6 +112,7 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
   cache->salt_ = config.salt;
   DECANT_ASSIGN(const std::uint64_t total, pool_bytes(groups, config));
   DECANT_ASSIGN(cache->memory_, PageMemory::reserve(static_cast<std::size_t>(total)));
+  if (config.touched && total != 0) std::memset(cache->memory_.data(), 0, cache->memory_.size());
   std::uint64_t offset = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t n = config.pages[g];

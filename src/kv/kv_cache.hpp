@@ -22,6 +22,7 @@ struct KvConfig {
   KvType keys = KvType::f32, values = KvType::f32;
   std::vector<std::size_t> pages;  // [n_groups]
   bool prefix_cache = false;
+  bool touched = false;  // taken from the system at once, not when first written
   /// Pages that the tree knows at most, at least those of the largest pool: each has a page of its
   /// own in the groups that see everything, but those of windows come and go before it.
   std::size_t nodes = 0;

@@ -359,13 +359,7 @@ static Status sampler_apply(const Sampler& s, std::span<const float> logits,
   if (!(peak.value > -std::numeric_limits<float>::infinity()))
     return make_error(ErrorCode::no_valid_token,
                       "no token is left to choose from: all {} logits are -inf or NaN", n);
-  if (w.ids.size() < n) {
-    w.ids.resize(n);
-    w.logits.resize(n);
-    w.weights.resize(n);
-    w.ranked.resize(n);
-    w.occurs.resize(n);
-  }
+  w.fit(n);
 
   const bool penalise = !infinite && sampler_penalises(s);
   if (const SamplerGreedy greedy = sampler_greedy(s); greedy != SamplerGreedy::no) {

@@ -37,6 +37,19 @@ struct SamplerWorkspace {
   bool weighed = false;
   std::vector<Ranked> ranked;         // scratch
   std::vector<std::uint32_t> occurs;  // [n_vocab] scratch, all 0 between calls
+
+  /// Room for so many logits.
+  void fit(std::size_t n_vocab) {
+    if (ids.size() >= n_vocab) return;
+    ids.resize(n_vocab);
+    logits.resize(n_vocab);
+    weights.resize(n_vocab);
+    ranked.resize(n_vocab);
+    occurs.resize(n_vocab);
+  }
+  static std::uint64_t bytes(std::size_t n_vocab) {
+    return n_vocab * (sizeof(Token) + 2 * sizeof(double) + sizeof(Ranked) + sizeof(std::uint32_t));
+  }
 };
 
 /// Fields out of range, and orders that name a step twice, are invalid_argument.

@@ -53,6 +53,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_ + options.max_batch);
   engine->order_.reserve(options.max_batch);
+  engine->workspace_.fit(engine->sampled_width_);
   // The worker keeps the engine alive until it ends.
   if (!options.manual) engine->worker_ = std::thread([engine] { engine->loop(); });
   return engine;

@@ -104,31 +104,46 @@ void check_cache_of_reference(const char* variable, const std::string& name, std
   const auto path = decant_test::real_model(variable);
   if (!path) DECANT_SKIP(std::string(variable) + " is not set");
   const auto all = cache_text(name);
-  const auto ids = std::span(all).first(n);
-  decant::ModelOptions options;
-  options.backend = decant::Backend::reference;
-  options.context = 700;
-  options.sessions = 2;
-  auto model = decant::Model::load(*path, options).value();
-  auto first = cache_session(model, ids);
-  const auto cold = cache_logits(first);
-  const auto cold_pages = cache_pages(first);
-  const auto is_cold = [&](decant::Session& session) {
-    return cache_logits(session) == cold && cache_pages(session) == cold_pages;
-  };
-  auto hit = cache_session(model, ids);
-  CHECK(is_cold(hit));
-  auto fork = hit.fork(n - 5).value();
-  fork.append(std::span(all).subspan(700, 10)).value();
-  (void)cache_logits(fork);
-  fork.rewind(n - 5).value();
-  fork.append(ids.subspan(n - 5)).value();
-  CHECK(is_cold(fork));
-  options.prefix_cache = false;  // so that the pages are those of the snapshot
-  auto other = decant::Model::load(*path, options).value();
-  auto restored = other.session().value();
-  restored.restore(std::span(cold_pages)).value();
-  CHECK(is_cold(restored));
+  const auto ids = std::span(all).first(n), other = std::span(all).subspan(700, 100);
+  for (const KvType kv : {KvType::f16, KvType::int8, KvType::bf16, KvType::f32}) {
+    CAPTURE(name, static_cast<int>(kv));
+    decant::ModelOptions options;
+    options.backend = decant::Backend::reference;
+    options.context = n + 48;
+    options.sessions = 1;
+    options.kv_keys = options.kv_values = kv;
+    auto model = decant::Model::load(*path, options).value();
+    std::vector<float> cold;
+    std::vector<std::byte> cold_pages;
+    const auto is_cold = [&](decant::Session& session) {
+      return cache_logits(session) == cold && cache_pages(session) == cold_pages;
+    };
+    {
+      auto first = cache_session(model, ids);
+      cold = cache_logits(first);
+      cold_pages = cache_pages(first);
+      auto hit = cache_session(model, ids);
+      CHECK(is_cold(hit));
+      auto fork = hit.fork(n - 5).value();
+      fork.append(other.first(5)).value();
+      (void)cache_logits(fork);
+      fork.rewind(n - 5).value();
+      fork.append(ids.subspan(n - 5)).value();
+      CHECK(is_cold(fork));
+    }
+    {
+      auto filler = cache_session(model, other);
+      (void)cache_logits(filler);
+    }
+    CHECK(model.metrics().kv_evicted_pages > 0);  // what comes next lies elsewhere, in another order
+    auto again = cache_session(model, ids);
+    CHECK(is_cold(again));
+    options.prefix_cache = false;  // so that the pages are those of the snapshot
+    auto without = decant::Model::load(*path, options).value();
+    auto restored = without.session().value();
+    restored.restore(std::span(cold_pages)).value();
+    CHECK(is_cold(restored));
+  }
 }
 
 #if defined(__linux__)

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "backend/cpu/pack.hpp"
 #include "backend/kv_int8.hpp"
@@ -26,6 +27,7 @@ constexpr int kFewItemGroups = 8;
 constexpr int kHeadItemGroups = 16;  // of the output head
 constexpr int kOwnRows = 8;          // up to here each worker makes the input rows for itself
 constexpr int kPrologueRows = 4;     // rows of a prologue's item
+constexpr int kSplitRows = 16;       // so many rows have room to be attended split by split
 static_assert(kOwnRows <= kItemRows);
 
 std::size_t cpu_size(int n) { return static_cast<std::size_t>(n); }
@@ -144,6 +146,7 @@ class CpuBackend final : public Backend {
   void multiply(MatmulArgs args, RowRange rows, float* out, int out_stride) const;
   void attended_row(int layer, int row, float* to) const;
   int n_rows() const { return static_cast<int>(batch_.rows.size()); }
+  int n_splits(int row) const { return batch_.rows[cpu_size(row)].position / kCpuSplit + 1; }
   /// With few rows a worker has four items or more, which are as long as that allows: the stream of
   /// weights falters between them.
   int item_groups(const Weight& weight) const {
@@ -171,6 +174,8 @@ class CpuBackend final : public Backend {
   Batch batch_;
   std::uint64_t memory_bytes_ = 0;
   std::uint64_t pass_ = 0;  // so that a worker knows whose rows it holds
+  // Rows of a sequence that are attended together: their queries fill whole tiles.
+  int block_rows_ = 1;
   std::vector<RowBlock> row_blocks_;
   std::vector<int> logits_rows_;
   std::vector<CpuWorker> workers_;
@@ -181,9 +186,10 @@ class CpuBackend final : public Backend {
   Inputs made_;    // of attention_output and down, made by attend and gate_up
   std::vector<std::vector<double>> inverse_frequency_;  // [rope][dims / 2]
   std::vector<Rows<float>> rope_;  // [rope][max_rows][2][dims]: CpuKernels::rotate
-  // A few rows with long contexts are attended split by split: [split][row][head].
+  // Rows that look back far are attended split by split where the results have room.
   bool by_split_ = false;
-  Rows<float> part_max_, part_sum_, part_output_;
+  std::vector<int> first_part_;                    // [row]
+  Rows<float> part_max_, part_sum_, part_output_;  // [row's first part + split][head]
 };
 
 CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
@@ -248,9 +254,9 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     for (Lines<float>* out : {&w.out, &w.out2})
       take(*out, cpu_size(item_rows) * cpu_size(item_width));
     take(w.attention, attend_scratch(head_width, value_dim));
-    take(w.max, cpu_size(kCpuAttentionRows * group));
-    take(w.state_sum, cpu_size(kCpuAttentionRows * group));
-    take(w.state, cpu_size(kCpuAttentionRows * group * value_dim));
+    take(w.max, cpu_size(kCpuMaxQueries * group));
+    take(w.state_sum, cpu_size(kCpuMaxQueries * group));
+    take(w.state, cpu_size(kCpuMaxQueries * group * value_dim));
     workers_.push_back(std::move(w));
   }
   for (auto& residual : residual_) take_rows(residual, rows, cpu_padded(spec.n_embd));
@@ -258,11 +264,13 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
   take_rows(q_, rows, q_width);
   take_inputs(normed_, rows);
   take_inputs(made_, rows);
-  const int parts = cpu_blocks(limits.max_positions, kCpuSplit) * kCpuAttentionRows;
+  const int parts = cpu_blocks(limits.max_positions, kCpuSplit) * std::min(rows, kSplitRows);
   take_rows(part_max_, parts, n_heads);
   take_rows(part_sum_, parts, n_heads);
   take_rows(part_output_, parts, attended_width);
   row_blocks_.reserve(std::max(cpu_size(rows), cpu_size(parts)));
+  first_part_.resize(cpu_size(rows));
+  block_rows_ = kCpuMaxQueries / std::gcd(kCpuMaxQueries, group);
   logits_rows_.reserve(cpu_size(rows));
   for (const RopeSpec& rope : spec.ropes) {
     inverse_frequency_.push_back(rope_frequencies(rope));
@@ -275,20 +283,21 @@ void CpuBackend::begin(const Batch& batch) {
   ++pass_;
   row_blocks_.clear();
   logits_rows_.clear();
-  int most_splits = 1;
+  int n_parts = 0;
   for (int row = 0; row < n_rows(); ++row) {
     const Row& r = batch.rows[cpu_size(row)];
     if (r.logits != nullptr) logits_rows_.push_back(row);
-    const bool continues = !row_blocks_.empty() && row_blocks_.back().n_rows < kCpuAttentionRows &&
+    const bool continues = !row_blocks_.empty() && row_blocks_.back().n_rows < block_rows_ &&
                            batch.rows[cpu_size(row - 1)].sequence == r.sequence;
     if (!continues) row_blocks_.push_back({row, 0, 0, 0});
     RowBlock& block = row_blocks_.back();
     ++block.n_rows;
-    block.n_splits = r.position / kCpuSplit + 1;
-    most_splits = std::max(most_splits, block.n_splits);
+    block.n_splits = n_splits(row);
+    first_part_[cpu_size(row)] = n_parts;
+    n_parts += block.n_splits;
   }
-  // Few rows: one item for each split, so that all workers have some.
-  by_split_ = n_rows() <= kCpuAttentionRows && most_splits > 1;
+  by_split_ =
+      n_parts > n_rows() && cpu_size(n_parts) * cpu_size(part_max_.width) <= part_max_.data.size();
   if (!by_split_) return;
   for (std::size_t i = row_blocks_.size(); i-- > 0;) {
     const int n = std::exchange(row_blocks_[i].n_splits, 1);
@@ -591,7 +600,8 @@ void CpuBackend::attend(int layer, int item, CpuWorker& w) {
     const std::size_t query = cpu_size(row * group);
     const float* const state = a.output + query * cpu_size(l.value_dim);
     if (by_split_) {
-      const int part = block.first_split * kCpuAttentionRows + at;
+      if (block.first_split >= n_splits(at)) continue;
+      const int part = first_part_[cpu_size(at)] + block.first_split;
       std::memcpy(part_max_[part] + head * group, a.max + query, cpu_size(group) * sizeof(float));
       std::memcpy(part_sum_[part] + head * group, a.sum + query, cpu_size(group) * sizeof(float));
       std::memcpy(part_output_[part] + head * width, state, cpu_size(width) * sizeof(float));
@@ -608,15 +618,13 @@ void CpuBackend::attend(int layer, int item, CpuWorker& w) {
 /// A row whose splits were attended apart: merged in ascending order.
 void CpuBackend::attended_row(int layer, int row, float* to) const {
   const LayerSpec& l = layer_spec(layer);
-  const int n_splits = batch_.rows[cpu_size(row)].position / kCpuSplit + 1;
+  const int first = first_part_[cpu_size(row)], end = first + n_splits(row);
   for (int h = 0; h < l.n_heads; ++h) {
     float max = 0.0f, sum = 0.0f;
     float* output = to + h * l.value_dim;
-    for (int split = 0; split < n_splits; ++split) {
-      const int part = split * kCpuAttentionRows + row;
+    for (int part = first; part < end; ++part)
       kernels_.merge(&max, &sum, output, part_max_[part][h], part_sum_[part][h],
                      part_output_[part] + h * l.value_dim, l.value_dim);
-    }
     kernels_.divide(output, sum, l.value_dim, output);
   }
 }

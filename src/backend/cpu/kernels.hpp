@@ -53,7 +53,7 @@ struct AttendArgs {
   int key_dim, value_dim, group;
   float scale;
   int window;
-  int first_position, n_rows;  // at most kCpuAttentionRows
+  int first_position, n_rows;  // at most kCpuMaxQueries
   const float* q;              // [n_rows] rows of q_stride: [group][key_dim]
   std::size_t q_stride;
   int first_split, n_splits;  // of kCpuSplit positions
@@ -64,7 +64,6 @@ struct AttendArgs {
   float* output;  // [n_rows * group][value_dim], not yet divided by sum
 };
 inline constexpr int kCpuSplit = 256;  // positions of an attention split
-inline constexpr int kCpuAttentionRows = 16;
 inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
 inline constexpr int kCpuMaxPages = 4;     // that it takes at a time
 inline constexpr std::size_t attend_scratch(int key_dim, int value_dim) {

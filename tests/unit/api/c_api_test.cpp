@@ -170,6 +170,56 @@ TEST_CASE("C: the caller steps the model and polls a reply") {
   decant_model_free(model);
 }
 
+TEST_CASE("C: sessions saved and restored together, and a window that rolls") {
+  CModel c(alphabet(), "Qabc");
+  const TempFolder folder;
+  const std::string path = folder.file("sessions.kv");
+  decant_session* fork = nullptr;
+  REQUIRE(decant_session_fork(c.session, 1, &fork, &c.error) == DECANT_OK);
+  const decant_session* both[] = {c.session, fork};
+  REQUIRE(decant_sessions_save(both, 2, path.c_str(), &c.error) == DECANT_OK);
+  CHECK(decant_sessions_save(both, 0, path.c_str(), &c.error) == DECANT_INVALID_ARGUMENT);
+  both[1] = nullptr;
+  CHECK(decant_sessions_save(both, 2, path.c_str(), &c.error) == DECANT_INVALID_ARGUMENT);
+  decant_session* restored[3] = {};
+  size_t n = 1;
+  CHECK(decant_sessions_restore(c.model, path.c_str(), restored, &n, &c.error) ==
+        DECANT_INVALID_ARGUMENT);
+  CHECK(std::string(c.error.message).find("2 sessions") != std::string::npos);
+  CHECK(n == 1);
+  CHECK(restored[0] == nullptr);
+  n = 3;
+  REQUIRE(decant_sessions_restore(c.model, path.c_str(), restored, &n, &c.error) == DECANT_OK);
+  REQUIRE(n == 2);
+  CHECK(restored[2] == nullptr);
+  decant_generate_options options = greedy();
+  for (size_t i = 0; i < n; ++i) {
+    Heard heard;
+    REQUIRE(decant_session_generate(restored[i], &options, Heard::hear, &heard, nullptr,
+                                    &c.error) == DECANT_OK);
+    CHECK(heard.text == (i == 0 ? "defghijklmnopqrstuvwxyz" : "abcdefghijklmnopqrstuvwxyz"));
+    decant_session_free(restored[i]);
+  }
+
+  // z is followed by a here: without a window the reply ends when the session is full.
+  CModel circle(chain_model([](Token t) {
+    return t >= byte_token('a') && t < byte_token('z') ? t + 1 : byte_token('a');
+  }));
+  decant_stats stats = {};
+  stats.size = sizeof stats;
+  options.max_tokens = 1000;
+  options.has_keep_first = 1;
+  options.keep_first = 1;
+  REQUIRE(decant_session_generate(circle.session, &options, nullptr, nullptr, &stats,
+                                  &circle.error) == DECANT_OK);
+  CHECK(stats.tokens == 1000);
+  options.has_keep_first = 0;
+  REQUIRE(decant_session_generate(circle.session, &options, nullptr, nullptr, &stats,
+                                  &circle.error) == DECANT_OK);
+  CHECK(std::string(stats.finish_reason) == "context_full");
+  decant_session_free(fork);
+}
+
 TEST_CASE("C: NULL where something must be is an error that names it") {
   CModel c(alphabet());
   decant_error error;
@@ -195,6 +245,13 @@ TEST_CASE("C: NULL where something must be is an error that names it") {
   named(decant_session_start(nullptr, nullptr, &reply, &error), "session");
   named(decant_session_start(c.session, nullptr, nullptr, &error), "reply");
   named(decant_reply_try_next(nullptr, nullptr, nullptr, nullptr, &error), "reply");
+  size_t n = 1;
+  named(decant_sessions_save(nullptr, 1, "x", &error), "sessions");
+  named(decant_sessions_save(nullptr, 0, nullptr, &error), "path");
+  named(decant_sessions_restore(nullptr, "x", &session, &n, &error), "model");
+  named(decant_sessions_restore(c.model, nullptr, &session, &n, &error), "path");
+  named(decant_sessions_restore(c.model, "x", &session, nullptr, &error), "n");
+  named(decant_sessions_restore(c.model, "x", nullptr, &n, &error), "sessions");
   CHECK(model == reinterpret_cast<decant_model*>(8));
   CHECK(session == reinterpret_cast<decant_session*>(8));
   CHECK(decant_model_load(nullptr, nullptr, nullptr, nullptr) == DECANT_INVALID_ARGUMENT);
