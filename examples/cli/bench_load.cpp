@@ -29,6 +29,7 @@ struct LoadOptions {
   std::size_t requests, max_batch, together, long_prompt;
   std::uint64_t seed;
   Range prompt, generate;
+  bool skewed;                // replies: most are short
   std::vector<double> rates;  // empty: shares of what is possible
   std::vector<std::string> policies;
 };
@@ -66,6 +67,10 @@ LoadOptions load_options(const Args& args) {
   o.rates = parse_list<double>(args, "rate", {}, 1e6);
   for (const double rate : o.rates)
     if (!(rate >= 0.001)) throw UsageError("--rate: requests a second, at least 0.001");
+  const std::string lengths = args.text("lengths", "even");
+  if (lengths != "even" && lengths != "skewed")
+    throw UsageError("--lengths " + lengths + ": even or skewed");
+  o.skewed = lengths == "skewed";
   const std::string policy = args.text("policy", "both");
   if (policy != "both" && policy != "continuous" && policy != "fixed")
     throw UsageError("--policy " + policy + ": continuous, fixed or both");
@@ -128,7 +133,7 @@ std::vector<ArrivalsRow> bench_arrivals(Loader& loader, const LoadOptions& o) {
   const std::size_t sessions = o.max_batch + std::min<std::size_t>(o.requests, 128) + 1;
   for (const std::string& policy : o.policies)
     models.push_back(loader.load(o.prompt.high + o.generate.high, sessions, o.max_batch, policy));
-  const auto arrivals = draw_arrivals(o.requests, o.seed, o.prompt, o.generate);
+  const auto arrivals = draw_arrivals(o.requests, o.seed, o.prompt, o.generate, o.skewed);
   const std::vector<Arrival> few(arrivals.begin(), arrivals.begin() + (o.requests < 4 ? 1 : 4));
   for (decant::Model& model : models) run_arrivals(model, few, 0);  // not counted
   std::vector<ArrivalsRow> rows;
@@ -233,8 +238,8 @@ int bench_load(int argc, char** argv) {
   const Args args(
       argc, argv,
       kModelFlags + std::vector<std::string_view>{"rate", "requests", "prompt", "generate",
-                                                  "policy", "max-batch", "seed", "together",
-                                                  "long-prompt", "svg"},
+                                                  "lengths", "policy", "max-batch", "seed",
+                                                  "together", "long-prompt", "svg"},
       {"load", "json"});
   const LoadOptions o = load_options(args);
   const std::string path = args.required("model");
@@ -271,6 +276,7 @@ int bench_load(int argc, char** argv) {
                                 {"seed", o.seed},
                                 {"prompt", {o.prompt.low, o.prompt.high}},
                                 {"generate", {o.generate.low, o.generate.high}},
+                                {"lengths", o.skewed ? "skewed" : "even"},
                                 {"results", results}};
     std::cout << out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return 0;
@@ -279,7 +285,8 @@ int bench_load(int argc, char** argv) {
   if (!rows.empty())
     std::cout << o.requests << " requests, prompts of " << o.prompt.low << " to " << o.prompt.high
               << " tokens, replies of " << o.generate.low << " to " << o.generate.high
-              << ", at most " << o.max_batch << " at a time\n"
+              << (o.skewed ? ", most of them short" : "") << ", at most " << o.max_batch
+              << " at a time\n"
               << arrivals_table(rows) << "\n";
   const auto ms = [](const nlohmann::json& value) { return fixed(value, 2) + " ms"; };
   if (!together.is_null())

@@ -127,18 +127,24 @@ double percentile(std::vector<double> values, double share) {
   return values[std::max<std::size_t>(static_cast<std::size_t>(rank), 1) - 1];
 }
 
-std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt,
-                                   Range generate) {
+std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt, Range generate,
+                                   bool skewed) {
   std::mt19937_64 random(seed);
+  const auto fraction = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   const auto even = [&](Range range) {
     return range.low + random() % (range.high - range.low + 1);
+  };
+  const auto logarithmic = [&](Range range) {
+    const auto low = static_cast<double>(range.low), end = static_cast<double>(range.high + 1);
+    return std::min(range.high, static_cast<std::size_t>(low * std::pow(end / low, fraction())));
   };
   std::vector<Arrival> arrivals;
   double time = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    arrivals.push_back({time, even(prompt), even(generate)});
+    const std::size_t n_prompt = even(prompt);
+    arrivals.push_back({time, n_prompt, skewed ? logarithmic(generate) : even(generate)});
     // Exponential gaps, drawn by inversion.
-    time -= std::log1p(-static_cast<double>(random() >> 11) * 0x1p-53);
+    time -= std::log1p(-fraction());
   }
   return arrivals;
 }

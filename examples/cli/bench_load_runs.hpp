@@ -20,8 +20,10 @@ struct Arrival {
   std::size_t prompt, generate;  // tokens
 };
 
-/// A Poisson process and lengths that are drawn evenly, the same for each seed.
-std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt, Range generate);
+/// A Poisson process and lengths that are drawn evenly, the same for each seed. `skewed`: those of
+/// replies on a scale of logarithms, so that most are short and a few long.
+std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt, Range generate,
+                                   bool skewed);
 
 struct ArrivalsResult {
   double seconds = 0;           // from the first arrival to the last token

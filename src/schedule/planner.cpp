@@ -7,7 +7,7 @@
 
 namespace decant::detail {
 
-static constexpr std::size_t kFewestRows = 8;    // of a prompt: fewer would hardly be faster
+static constexpr std::size_t kFewestRows = 3;    // of a prompt: fewer would hardly be faster
 static constexpr std::size_t kUnknownRows = 32;  // as long as nothing was measured
 
 bool goes_before(const Turn& a, const Turn& b) {

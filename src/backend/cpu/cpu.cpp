@@ -27,7 +27,9 @@ constexpr int kFewItemGroups = 8;
 constexpr int kHeadItemGroups = 16;  // of the output head
 constexpr int kOwnRows = 8;          // up to here each worker makes the input rows for itself
 constexpr int kPrologueRows = 4;     // rows of a prologue's item
-constexpr int kSplitRows = 16;       // so many rows have room to be attended split by split
+// Between input rows, so that a tile's rows are not all in the same few sets of a cache.
+constexpr int kSkewLines = 5;
+constexpr int kSplitRows = 16;  // so many rows have room to be attended split by split
 static_assert(kOwnRows <= kItemRows);
 
 std::size_t cpu_size(int n) { return static_cast<std::size_t>(n); }
@@ -59,8 +61,8 @@ struct Rows {
 
 /// Rows that weights are multiplied with: as int8 blocks, as floats, or both.
 struct Inputs {
-  Rows<ActBlock> acts;  // [rows][2 x widest / 32]: room for int16
-  Rows<float> floats;   // [rows][widest]
+  Rows<ActBlock> acts;  // [rows][2 x widest / 32 + skew]: room for int16
+  Rows<float> floats;   // [rows][widest + skew]
 };
 
 /// How an operation's weights want their input.
@@ -119,10 +121,10 @@ class CpuBackend final : public Backend {
   int n_inputs(Operation op) const {
     return op == Operation::logits ? static_cast<int>(logits_rows_.size()) : n_rows();
   }
-  /// Whether integer weights meet int16. Half of what int8 costs in quality arises in front of
-  /// these two (docs/performance.md).
-  bool is_wide(Operation op) const {
-    return all_wide_ || op == Operation::down || op == Operation::logits;
+  /// Whether integer weights meet int16: where int8 costs most in quality (docs/performance.md).
+  bool is_wide(Operation op, int layer) const {
+    return all_wide_ || op == Operation::qkv || op == Operation::logits ||
+           layer + 1 == static_cast<int>(spec_.layers.size());
   }
   InputKind find_input_kind(Operation op, int layer) const;
   const InputKind& input_kind(Operation op, int layer) const {
@@ -141,7 +143,7 @@ class CpuBackend final : public Backend {
            : op == Operation::gate_up ? residual_[0][row]
                                       : nullptr;
   }
-  MatmulArgs multiplication(Operation op, const Weight& weight, int first_group, int n_groups,
+  MatmulArgs multiplication(bool wide, const Weight& weight, int first_group, int n_groups,
                             const Inputs& in, PackedGroups& packed) const;
   void multiply(MatmulArgs args, RowRange rows, float* out, int out_stride) const;
   void attended_row(int layer, int row, float* to) const;
@@ -241,8 +243,8 @@ CpuBackend::CpuBackend(const ModelSpec& spec, const ModelWeights& weights,
     take(to.data, cpu_size(n_rows) * cpu_size(width));
   };
   const auto take_inputs = [&](Inputs& to, int n_rows) {
-    take_rows(to.acts, n_rows, 2 * widest / kActBlock);
-    take_rows(to.floats, n_rows, widest);
+    take_rows(to.acts, n_rows, 2 * widest / kActBlock + kSkewLines);
+    take_rows(to.floats, n_rows, widest + kSkewLines * 16);
   };
   for (int i = 0; i < limits.n_workers; ++i) {
     CpuWorker w;
@@ -388,7 +390,7 @@ InputKind CpuBackend::find_input_kind(Operation op, int layer) const {
     case Operation::down: kind.add(l.down); break;
     default: kind.add(weights_.head);
   }
-  kind.wide = is_wide(op);
+  kind.wide = is_wide(op, layer);
   return kind;
 }
 
@@ -476,7 +478,7 @@ void CpuBackend::store_residual(Operation op, int layer, CpuWorker& w) {
 
 /// Row groups [first_group, + n_groups) of a weight times rows of input. Weights as the file has
 /// them are packed first: the same kernel, the same bits.
-MatmulArgs CpuBackend::multiplication(Operation op, const Weight& weight, int first_group,
+MatmulArgs CpuBackend::multiplication(bool wide, const Weight& weight, int first_group,
                                       int n_groups, const Inputs& in, PackedGroups& packed) const {
   MatmulArgs args{};
   args.weight = &weight;
@@ -486,7 +488,7 @@ MatmulArgs CpuBackend::multiplication(Operation op, const Weight& weight, int fi
   args.floats = in.floats[0];
   args.act_stride = cpu_size(in.acts.width);
   args.float_stride = cpu_size(in.floats.width);
-  args.wide = is_wide(op);
+  args.wide = wide;
   if (weight.group_bytes != 0) return args;
   packed.weight = weight;
   packed.weight.data = packed.data.data();
@@ -526,8 +528,8 @@ void CpuBackend::qkv(int layer, int head, RowRange rows, CpuWorker& w) {
   const Vector& head_norm = is_q ? lw.q_norm : lw.k_norm;
   const int dim = is_q || is_k ? l.key_dim : l.value_dim;
   const int groups = weight.segment_groups(), stride = groups * kRowGroup;
-  const MatmulArgs args =
-      multiplication(Operation::qkv, weight, head * groups, groups, in, w.packed);
+  const MatmulArgs args = multiplication(input_kind(Operation::qkv, layer).wide, weight,
+                                         head * groups, groups, in, w.packed);
   const RopeSpec& rope = spec_.ropes[cpu_size(l.rope)];
   const KvView& kv = batch_.kv[cpu_size(l.kv_group)];
   for (int row = rows.first; row < rows.end; ++row) {
@@ -635,7 +637,8 @@ void CpuBackend::project(Operation op, int layer, const Weight& weight, const Ve
   const Inputs& in = inputs(op, layer, w);
   const int groups = item_groups(weight), first = block * groups;
   const int n = std::min(groups, weight.n_groups() - first);
-  const MatmulArgs args = multiplication(op, weight, first, n, in, w.packed);
+  const MatmulArgs args =
+      multiplication(input_kind(op, layer).wide, weight, first, n, in, w.packed);
   multiply(args, rows, output_[rows.first] + first * kRowGroup, output_.width);
   if (bias.empty()) return;
   const int end = std::min((first + n) * kRowGroup, weight.rows);
@@ -650,8 +653,9 @@ void CpuBackend::gate_up(int layer, int block, RowRange rows, CpuWorker& w) {
   const int groups = item_groups(l.gate), first = block * groups;
   const int n = std::min(groups, l.gate.n_groups() - first);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, l.gate.rows - begin);
-  const MatmulArgs gate_args = multiplication(Operation::gate_up, l.gate, first, n, in, w.packed);
-  const MatmulArgs up_args = multiplication(Operation::gate_up, l.up, first, n, in, w.packed2);
+  const bool wide = input_kind(Operation::gate_up, layer).wide;
+  const MatmulArgs gate_args = multiplication(wide, l.gate, first, n, in, w.packed);
+  const MatmulArgs up_args = multiplication(wide, l.up, first, n, in, w.packed2);
   const InputKind& kind = input_kind(Operation::down, layer);
   const auto add = [&](const Vector& bias, float* x) {
     if (bias.empty()) return;
@@ -678,7 +682,8 @@ void CpuBackend::logits(int block, RowRange rows, CpuWorker& w) {
   const int first = block * kHeadItemGroups,
             n = std::min(kHeadItemGroups, weights_.head.n_groups() - first);
   const int begin = first * kRowGroup, width = std::min(n * kRowGroup, spec_.n_vocab - begin);
-  const MatmulArgs args = multiplication(Operation::logits, weights_.head, first, n, in, w.packed);
+  const MatmulArgs args =
+      multiplication(input_kind(Operation::logits, 0).wide, weights_.head, first, n, in, w.packed);
   for (int row = rows.first; row < rows.end; ++row) {
     const int at = (row - rows.first) % kItemRows;
     if (at == 0)
