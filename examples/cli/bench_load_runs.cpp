@@ -1,5 +1,6 @@
 #include "bench_load_runs.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
@@ -246,43 +247,75 @@ TogetherResult run_together(decant::Model& model, std::size_t n, std::size_t pro
   return result;
 }
 
+namespace {
+
+/// Replies to short prompts, and the times between their tokens.
+struct Decoders {
+  Watch watch = {};
+  std::vector<std::size_t> from = {}, to = {};  // of each reply, the tokens of a stretch of time
+
+  Decoders(decant::Model& model, RandomTokens& random, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) watch.add(model).session.append(random.draw(16)).value();
+  }
+  void start(std::size_t n_tokens) {
+    for (Watched& w : watch.replies) w.start(n_tokens);
+  }
+  void wait_for_tokens(std::size_t n) const {
+    const auto has = [&](const Watched& w) { return w.n_times >= n || w.reply->finished(); };
+    while (!std::all_of(watch.replies.begin(), watch.replies.end(), has))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  void stop() {
+    for (Watched& w : watch.replies) w.reply->stop();
+    for (Watched& w : watch.replies) w.reply->wait().value();
+  }
+  /// The tokens that came between two moments.
+  void find_stretch(Clock::time_point begin, Clock::time_point end) {
+    for (const Watched& w : watch.replies) {
+      const auto at = [&](Clock::time_point time) {
+        return static_cast<std::size_t>(std::lower_bound(w.times.begin(), w.times.end(), time) -
+                                        w.times.begin());
+      };
+      from.push_back(std::max<std::size_t>(at(begin), 1));
+      to.push_back(at(end));
+    }
+  }
+  /// Times between tokens of the stretch of `other`.
+  std::vector<double> times_of_stretch(const Decoders& other) const {
+    std::vector<double> ms;
+    for (std::size_t i = 0; i < watch.replies.size(); ++i)
+      for (std::size_t t = other.from[i]; t < other.to[i]; ++t)
+        ms.push_back(ms_between(watch.replies[i].times[t - 1], watch.replies[i].times[t]));
+    return ms;
+  }
+};
+
+}  // namespace
+
 LongPromptResult run_long_prompt(decant::Model& model, std::size_t decoding, std::size_t prompt) {
   constexpr std::size_t kTokensBefore = 100;  // of each that decodes
   RandomTokens random(model.info().n_vocab);
-  Watch watch;
-  for (std::size_t i = 0; i <= decoding; ++i)
-    watch.add(model).session.append(random.draw(i == 0 ? prompt : 16)).value();
-  Watched& long_one = watch.replies.front();
-  const auto others = [&](auto&& call) {
-    for (std::size_t i = 1; i <= decoding; ++i) call(watch.replies[i]);
-  };
-  others([&](Watched& w) { w.start(model.info().context - 16); });
-  const auto has_tokens = [&](std::size_t n) {
-    bool all = true;
-    others([&](Watched& w) { all = all && (w.n_times >= n || w.reply->finished()); });
-    return all;
-  };
-  const auto wait_for_tokens = [&](std::size_t n) {
-    while (!has_tokens(n)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  };
-  wait_for_tokens(kTokensBefore);
-  const auto due = Clock::now();
-  long_one.start(1);
-  long_one.reply->wait().value();
-  const auto read = long_one.times.front();
-  others([](Watched& w) { w.reply->stop(); });
-  others([](Watched& w) { w.reply->wait().value(); });
-  Clock::time_point start{};  // when the last of them began to decode
-  others([&](const Watched& w) { start = std::max(start, w.times.front()); });
   LongPromptResult result;
-  result.ttft_ms = ms_between(due, read);
-  others([&](const Watched& w) {
-    for (std::size_t i = 1; i < w.times.size(); ++i) {
-      const auto from = w.times[i - 1], to = w.times[i];
-      if (from >= start && to <= due) result.before_ms.push_back(ms_between(from, to));
-      if (to > due && from < read) result.during_ms.push_back(ms_between(from, to));
-    }
-  });
+  Decoders with(model, random, decoding);
+  {
+    Watch watch;
+    Watched& long_one = watch.add(model);
+    long_one.session.append(random.draw(prompt)).value();
+    with.start(model.info().context - 16);
+    with.wait_for_tokens(kTokensBefore);
+    const auto due = Clock::now();
+    long_one.start(1);
+    long_one.reply->wait().value();
+    const auto read = long_one.times.front();
+    with.stop();
+    with.find_stretch(due, read);
+    result.ttft_ms = ms_between(due, read);
+    result.during_ms = with.times_of_stretch(with);
+  }
+  Decoders alone(model, random, decoding);
+  alone.start(*std::max_element(with.to.begin(), with.to.end()));
+  for (Watched& w : alone.watch.replies) w.reply->wait().value();
+  result.without_ms = alone.times_of_stretch(with);
   return result;
 }
 

@@ -47,10 +47,11 @@ TogetherResult run_together(decant::Model& model, std::size_t n, std::size_t pro
                             std::size_t generate);
 
 struct LongPromptResult {
-  std::vector<double> before_ms, during_ms;  // times between tokens of those that decode
-  double ttft_ms = 0;                        // of the long prompt
+  std::vector<double> during_ms, without_ms;  // times between tokens of those that decode
+  double ttft_ms = 0;                         // of the long prompt
 };
-/// `decoding` replies run; after some tokens of each, a long prompt comes.
+/// `decoding` replies run; after some tokens of each, a long prompt comes. Then the same number of
+/// replies without it: the same tokens of each, because a reply slows down as it grows.
 LongPromptResult run_long_prompt(decant::Model& model, std::size_t decoding, std::size_t prompt);
 
 /// The value that a share of all values (0..1) does not pass: nearest rank.

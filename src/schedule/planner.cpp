@@ -7,7 +7,8 @@
 
 namespace decant::detail {
 
-static constexpr std::size_t kFewestRows = 3;    // of a prompt: fewer would hardly be faster
+// Rows of prompts beside others come in so many: fewer would hardly be faster, in attention.
+static constexpr std::size_t kRowsAtOnce = 4;
 static constexpr std::size_t kUnknownRows = 32;  // as long as nothing was measured
 
 bool goes_before(const Turn& a, const Turn& b) {
@@ -52,7 +53,8 @@ std::size_t Pace::prompt_rows(std::size_t n_decoding, Duration wanted) const {
   double time = n_decoding != 0 ? decode_ : static_cast<double>(wanted.count());
   if (n_decoding != 0 && wanted.count() != 0)
     time = std::min(time, static_cast<double>(wanted.count()));
-  return std::max(kFewestRows, static_cast<std::size_t>(std::min(time / row_, 1e6)));
+  const auto n = static_cast<std::size_t>(std::min(time / row_, 1e6));
+  return std::max(kRowsAtOnce, n / kRowsAtOnce * kRowsAtOnce);
 }
 
 }  // namespace decant::detail
