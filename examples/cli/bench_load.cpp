@@ -27,6 +27,7 @@ constexpr std::size_t kTogetherPrompt = 128, kTogetherReply = 64, kDecoding = 8;
 
 struct LoadOptions {
   std::size_t requests, max_batch, together, long_prompt;
+  std::size_t kv_memory, swap_memory;  // of arrivals
   std::uint64_t seed;
   Range prompt, generate;
   bool skewed;                // replies: most are short
@@ -61,6 +62,8 @@ LoadOptions load_options(const Args& args) {
   o.max_batch = number("max-batch", 16, 1, 1024);
   o.together = number("together", 16, 0, 1024);
   o.long_prompt = number("long-prompt", 4000, 0, 1U << 20);
+  o.kv_memory = args.number<std::size_t>("kv-memory", 0);
+  o.swap_memory = args.number<std::size_t>("swap-memory", 0);
   o.seed = args.number<std::uint64_t>("seed", 42);
   o.prompt = parse_range(args, "prompt", {16, 256});
   o.generate = parse_range(args, "generate", {8, 256});
@@ -86,13 +89,16 @@ struct Loader {
 
   /// With room for `sessions` of `context` tokens.
   decant::Model load(std::size_t context, std::size_t sessions, std::size_t max_batch,
-                     const std::string& policy = "continuous") {
+                     const std::string& policy = "continuous", std::size_t kv_memory = 0,
+                     std::size_t swap_memory = 0) {
     decant::ModelOptions options = model_options(args);
     if (!args.has("context")) options.context = context;
     if (options.context < context)
       throw UsageError("--context " + args.text("context") + ": these runs need " +
                        std::to_string(context));
     options.sessions = sessions;
+    options.kv_memory = kv_memory;
+    options.swap_memory = swap_memory;
     options.prefix_cache = false;  // each run computes all it times
     options.max_batch = max_batch;
     if (policy == "fixed") options.batching = decant::BatchPolicy::fixed;
@@ -121,6 +127,7 @@ struct ArrivalsRow {
             {"seconds", result.seconds},
             {"tokens_per_second", tokens_per_second()},
             {"mean_batch", result.mean_batch},
+            {"preemptions", result.preemptions},
             {"ttft_ms", percentiles(result.ttft_ms)},
             {"tpot_ms", percentiles(result.tpot_ms)}};
   }
@@ -132,7 +139,8 @@ std::vector<ArrivalsRow> bench_arrivals(Loader& loader, const LoadOptions& o) {
   // Those that have ended hold pages until this thread sees it, while a tiny model ends many.
   const std::size_t sessions = o.max_batch + std::min<std::size_t>(o.requests, 128) + 1;
   for (const std::string& policy : o.policies)
-    models.push_back(loader.load(o.prompt.high + o.generate.high, sessions, o.max_batch, policy));
+    models.push_back(loader.load(o.prompt.high + o.generate.high, sessions, o.max_batch, policy,
+                                 o.kv_memory, o.swap_memory));
   const auto arrivals = draw_arrivals(o.requests, o.seed, o.prompt, o.generate, o.skewed);
   const std::vector<Arrival> few(arrivals.begin(), arrivals.begin() + (o.requests < 4 ? 1 : 4));
   for (decant::Model& model : models) run_arrivals(model, few, 0);  // not counted
@@ -240,7 +248,8 @@ int bench_load(int argc, char** argv) {
       argc, argv,
       kModelFlags + std::vector<std::string_view>{"rate", "requests", "prompt", "generate",
                                                   "lengths", "policy", "max-batch", "seed",
-                                                  "together", "long-prompt", "svg"},
+                                                  "together", "long-prompt", "svg", "kv-memory",
+                                                  "swap-memory"},
       {"load", "json"});
   const LoadOptions o = load_options(args);
   const std::string path = args.required("model");

@@ -204,6 +204,7 @@ ArrivalsResult run_arrivals(decant::Model& model, const std::vector<Arrival>& ar
   const decant::ModelMetrics after = model.metrics();
   result.mean_batch = static_cast<double>(after.step_sequences - before.step_sequences) /
                       static_cast<double>(std::max<std::uint64_t>(after.steps - before.steps, 1));
+  result.preemptions = after.preemptions - before.preemptions;
   return result;
 }
 

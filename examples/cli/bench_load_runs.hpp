@@ -26,9 +26,10 @@ std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prom
                                    bool skewed);
 
 struct ArrivalsResult {
-  double seconds = 0;           // from the first arrival to the last token
-  double mean_batch = 0;        // sequences in a step
-  std::size_t tokens = 0;       // generated
+  double seconds = 0;      // from the first arrival to the last token
+  double mean_batch = 0;   // sequences in a step
+  std::size_t tokens = 0;  // generated
+  std::uint64_t preemptions = 0;
   std::vector<double> ttft_ms;  // of each reply: from when it was due to its first token
   std::vector<double> tpot_ms;  // of each reply: the mean time between its tokens
 };

@@ -33,11 +33,12 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
               --rulers instead of a model measures the machine alone
   bench       --model M --load [--requests 128] [--rate 1,2.5] [--prompt 16..256]
               [--generate 8..256] [--lengths even|skewed] [--policy continuous|fixed|both]
-              [--max-batch 16] [--seed N] [--svg FILE] [--together 16] [--long-prompt 4000]
-              [model flags] [--json]
+              [--max-batch 16] [--kv-memory BYTES] [--swap-memory BYTES] [--seed N] [--svg FILE]
+              [--together 16] [--long-prompt 4000] [model flags] [--json]
               requests that arrive over time: throughput and latency by rate (requests a second)
               and policy; many sessions together; a long prompt amid replies; 0 leaves one out
-  plan        --model M [--sessions N] [--kv-memory BYTES] [model flags] [--json]
+  plan        --model M [--sessions N] [--kv-memory BYTES] [--swap-memory BYTES] [model flags]
+              [--json]
               what it takes of memory, from the file's headers alone
   inspect     --model M [--json]
               what is in the file

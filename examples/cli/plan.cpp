@@ -36,12 +36,15 @@ static std::size_t sessions_within(const std::string& model, const decant::Model
 }
 
 int plan(int argc, char** argv) {
-  const Args args(argc, argv, kModelFlags + std::vector<std::string_view>{"sessions", "kv-memory"},
-                  {"json"});
+  const Args args(
+      argc, argv,
+      kModelFlags + std::vector<std::string_view>{"sessions", "kv-memory", "swap-memory"},
+      {"json"});
   const std::string model = args.required("model");
   decant::ModelOptions options = model_options(args);
   options.sessions = args.number("sessions", options.sessions);
   options.kv_memory = args.number("kv-memory", options.kv_memory);
+  options.swap_memory = args.number("swap-memory", options.swap_memory);
   const decant::MemoryPlan p = decant::Model::plan(model, options).value();
   if (args.has("json")) {
     nlohmann::json groups = nlohmann::json::array();
@@ -56,6 +59,7 @@ int plan(int argc, char** argv) {
                                 {"page_tokens", p.page_tokens},
                                 {"groups", groups},
                                 {"kv_bytes", p.kv_bytes},
+                                {"swap_bytes", p.swap_bytes},
                                 {"workspace_bytes", p.workspace_bytes},
                                 {"total_bytes", p.total_bytes},
                                 {"notes", p.notes}};
@@ -76,6 +80,7 @@ int plan(int argc, char** argv) {
               << (g.window == 0 ? "all positions" : "a window of " + std::to_string(g.window))
               << ": " << g.pages << " pages of " << p.page_tokens << " tokens, "
               << size_text(g.pages * p.page_tokens * g.bytes_per_token) << "\n";
+  if (p.swap_bytes != 0) line("swap space", p.swap_bytes, "for preempted replies");
   line("workspace", p.workspace_bytes);
   line("total", p.total_bytes);
   if (options.kv_memory == 0) {

@@ -78,6 +78,9 @@ typedef struct decant_model_options {
   int manual;          /* not 0: the host runs the model with decant_model_step, or by waiting */
   size_t max_batch;    /* most replies that run at the same time */
   size_t max_queue;    /* most that wait for their turn; one more: DECANT_QUEUE_FULL */
+  /* Bytes, taken at load, for the KV pages of replies that are preempted; what does not fit, and
+   * with 0 everything, is run again. Never changes results. */
+  size_t swap_memory;
 } decant_model_options;
 DECANT_C_API decant_model_options decant_model_options_default(void);
 

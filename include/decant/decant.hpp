@@ -217,6 +217,11 @@ struct ModelOptions {
   std::size_t context = 0;    ///< tokens a session may hold; 0: min(the model's, 4096)
   std::size_t sessions = 1;   ///< the KV pool holds so many full sessions
   std::size_t kv_memory = 0;  ///< bytes of the KV pool; 0: by `context` and `sessions`
+  /// Bytes of host memory, taken at load, where preempted replies leave their pages and from where
+  /// they get them back: two copies in place of running the tokens again. What does not fit is run
+  /// again, and with 0 everything. Divided among groups of layers as the pool is. Never changes
+  /// results.
+  std::size_t swap_memory = 0;
   KvType kv_keys = KvType::automatic;
   KvType kv_values = KvType::automatic;
   Activations activations = Activations::int8;
@@ -295,6 +300,10 @@ struct ModelMetrics {
   std::size_t kv_pages_used = 0, kv_pages = 0;
   std::uint64_t kv_copied_pages = 0;   ///< before a write into a shared one
   std::uint64_t kv_evicted_pages = 0;  ///< that the prefix cache had to give up
+  /// Pages of preempted replies in ModelOptions::swap_memory, of all groups: now, and all that were
+  /// copied there.
+  std::size_t kv_swapped_pages = 0;
+  std::uint64_t kv_swapped_out_pages = 0;
 
   std::uint64_t steps = 0;           ///< passes over the weights
   std::uint64_t step_rows = 0;       ///< tokens in them, all together
@@ -341,9 +350,9 @@ struct MemoryPlan {
   std::uint64_t kv_bytes_per_token = 0;  ///< all groups together
   std::size_t page_tokens = 0;           ///< tokens in a page
   std::vector<Group> groups;
-  std::uint64_t kv_bytes = 0;  ///< the pools of all groups
-  std::uint64_t workspace_bytes =
-      0;  ///< of the backend and the sampler, and the bookkeeping of pages
+  std::uint64_t kv_bytes = 0;         ///< the pools of all groups
+  std::uint64_t swap_bytes = 0;       ///< whole pages in ModelOptions::swap_memory
+  std::uint64_t workspace_bytes = 0;  ///< of the backend, the sampler and the tables of pages
   std::uint64_t total_bytes = 0;
   std::vector<std::string> notes;  ///< what the numbers do not say, in plain words
 };

@@ -144,6 +144,7 @@ int decant_model_load(const char* path, const decant_model_options* options, dec
     if (c.manual != 0) o.mode = RunMode::manual;
     o.max_batch = c.max_batch;
     o.max_queue = c.max_queue;
+    o.swap_memory = c.swap_memory;
     if (c.progress != nullptr) {
       o.progress = [](void* user, float fraction) {
         const auto& host = *static_cast<const decant_model_options*>(user);

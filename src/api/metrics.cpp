@@ -51,6 +51,10 @@ std::string ModelMetrics::prometheus() const {
           kv_copied_pages);
   counter("decant_kv_evicted_pages_total", "Pages that the prefix cache gave up.",
           kv_evicted_pages);
+  gauge("decant_kv_swapped_pages", "Pages of preempted replies in the swap space.",
+        kv_swapped_pages);
+  counter("decant_kv_swapped_out_pages_total", "Pages copied to the swap space.",
+          kv_swapped_out_pages);
   const std::span<const Operation> named(operations, *operations[0].name == 0 ? 0 : 8);
   metrics_head(text, "decant_operation_seconds_total", "counter",
                "Wall time of each operation, if it is measured.");

@@ -108,6 +108,23 @@ static Result<std::vector<std::size_t>> pool_pages(const ModelOptions& o, const 
   return pages;
 }
 
+/// Pages of each group in the swap space: of all groups the same part of the pool.
+static Result<std::vector<std::size_t>> swap_pages(std::size_t memory, std::uint64_t pool_bytes,
+                                                   std::span<const std::size_t> pool_pages) {
+  std::vector<std::size_t> pages;
+  if (memory == 0) return pages;
+  for (const std::size_t n : pool_pages) {
+    const std::uint64_t share = (pool_bytes + n - 1) / n;  // of all groups, for a page of this one
+    pages.push_back(static_cast<std::size_t>(memory / share));
+    if (pages.back() == 0 || pages.back() > INT32_MAX)
+      return make_error(ErrorCode::invalid_argument,
+                        "ModelOptions::swap_memory of {} bytes is {} pages, {} bytes each; 1 to "
+                        "2^31 - 1 are possible, or 0 bytes",
+                        memory, pages.back(), share);
+  }
+  return pages;
+}
+
 /// A template that cannot be compiled is no error of the load: calls that need it answer with it.
 static void load_chat_template(const Vocabulary& vocabulary, ModelState& state) {
   const auto text = [&](std::optional<Token> token) {
@@ -225,6 +242,7 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
   if (options.kv_memory == 0)  // else one for each page
     kv.nodes = (info.context + kPageTokens - 1) / kPageTokens * options.sessions;
   DECANT_ASSIGN(setup.kv_bytes, KvCache::pool_bytes(spec.kv_groups, kv));
+  DECANT_ASSIGN(kv.swap_pages, swap_pages(options.swap_memory, setup.kv_bytes, kv.pages));
   setup.weights.pack = !reference && !options.mapped;
   setup.weights.mapped = options.mapped;
   return setup;
@@ -245,10 +263,11 @@ static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
     plan.groups.push_back({group.n_layers, group.window, group.bytes_per_token, kv.pages[g]});
   }
   plan.kv_bytes = setup.kv_bytes;
+  plan.swap_bytes = KvCache::swap_bytes(groups, kv);
   plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv) +
                          SamplerWorkspace::bytes(static_cast<std::size_t>(setup.spec.n_vocab));
-  plan.total_bytes =
-      plan.weights_bytes + plan.tokenizer_bytes + plan.kv_bytes + plan.workspace_bytes;
+  plan.total_bytes = plan.weights_bytes + plan.tokenizer_bytes + plan.kv_bytes + plan.swap_bytes +
+                     plan.workspace_bytes;
   if (setup.weights.mapped)
     plan.notes.push_back(
         "weights stay in the mapped file, which the system may drop and read again");
@@ -425,6 +444,8 @@ ModelMetrics Model::metrics() const noexcept {
   metrics.kv_pages_used = metrics.kv_pages - kv.free_pages(group);
   metrics.kv_copied_pages = counters.copied_pages;
   metrics.kv_evicted_pages = counters.evicted_nodes;
+  metrics.kv_swapped_pages = kv.swapped_pages();
+  metrics.kv_swapped_out_pages = counters.swapped_pages;
   return metrics;
 }
 

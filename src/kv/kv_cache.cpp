@@ -92,6 +92,7 @@ std::uint64_t KvCache::table_bytes(std::span<const KvGroupSpec> groups, const Kv
   std::uint64_t bytes = 0;
   for (std::size_t g = 0; g < groups.size(); ++g)
     bytes += config.pages[g] * (groups[g].window == 0 ? 12 : 21);
+  for (const std::size_t n : config.swap_pages) bytes += n * 8;
   const std::size_t n_nodes = kv_nodes(config);
   return n_nodes == 0 ? bytes : bytes + PrefixTree::bytes(n_nodes, groups.size());
 }
@@ -136,6 +137,7 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
     cache->pools_.push_back(std::move(pool));
   }
   if (config.prefix_cache) cache->tree_.create(kv_nodes(config), groups.size(), config.hash_mask);
+  DECANT_TRY(cache->create_swap(groups, config));
   return cache;
 }
 
@@ -310,6 +312,7 @@ KvSequence::KvSequence(const KvSequence& other)
 KvSequence::~KvSequence() {
   truncate(0);
   forget_promise();
+  forget_swapped();
 }
 
 /// The first page that a token at position `length` sees.
@@ -623,6 +626,7 @@ Status KvSequence::adopt(std::size_t n_tokens, std::span<const StoredTable> tabl
   adopted_ = adopted_ || n_tokens > length_;
   length_ = n_tokens;
   n_pages_ = wanted;
+  renew_promise();
   return {};
 }
 

@@ -7,6 +7,9 @@
 // references that the tree knows keeps its contents until the page is wanted for something else:
 // pages of groups that see everything go with their node, least recently used leaves first; pages
 // that left a window go one by one.
+//
+// Beside the pools there may be a swap space in host memory (swap_space.cpp), where a sequence that
+// must give its pages up leaves them for a while.
 #pragma once
 
 #include <memory>
@@ -20,7 +23,8 @@ namespace decant::detail {
 
 struct KvConfig {
   KvType keys = KvType::f32, values = KvType::f32;
-  std::vector<std::size_t> pages;  // [n_groups]
+  std::vector<std::size_t> pages;       // [n_groups]
+  std::vector<std::size_t> swap_pages;  // [n_groups] of the swap space; empty: there is none
   bool prefix_cache = false;
   bool touched = false;  // taken from the system at once, not when first written
   /// Pages that the tree knows at most, at least those of the largest pool: each has a page of its
@@ -35,6 +39,14 @@ struct KvCounters {
   std::uint64_t copied_pages = 0;   // before a write into a shared one
   std::uint64_t evicted_nodes = 0;  // of the prefix tree
   std::uint64_t reused_pages = 0;   // of windows, which the tree still knew
+  std::uint64_t swapped_pages = 0;  // left in the swap space
+};
+
+/// A group's pages outside the pool (a snapshot's, or the swap space), and where in the pool those
+/// lie that were brought in: sequences that share a page there share it again.
+struct StoredPages {
+  std::span<const std::byte> bytes;  // [n_pages][page_stride]
+  std::vector<std::int32_t> at;      // [n_pages] page of the pool, -1: not yet
 };
 
 /// The pools. Thread-safe.
@@ -55,7 +67,9 @@ class KvCache {
   /// so much), invalid_argument (more than 2^31 - 1 pages).
   static Result<std::uint64_t> pool_bytes(std::span<const KvGroupSpec> groups,
                                           const KvConfig& config);
-  /// The bookkeeping of their pages.
+  /// What the swap space takes.
+  static std::uint64_t swap_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config);
+  /// The bookkeeping of the pages of both.
   static std::uint64_t table_bytes(std::span<const KvGroupSpec> groups, const KvConfig& config);
 
   int n_groups() const { return static_cast<int>(views_.size()); }
@@ -68,6 +82,7 @@ class KvCache {
   std::size_t free_pages(int group) const;
   bool has_tree() const { return tree_.capacity() != 0; }
   std::size_t tree_pages() const;
+  std::size_t swapped_pages() const;  // that lie in the swap space now, of all groups
   KvCounters counters() const;
   /// A page's bytes, [page_stride] of the group's view.
   void read_page(std::size_t group, std::int32_t page, std::byte* to) const {
@@ -98,6 +113,7 @@ class KvCache {
   };
 
   KvCache() = default;
+  Status create_swap(std::span<const KvGroupSpec> groups, const KvConfig& config);
   void poison(std::size_t group, std::int32_t page) const;
   std::int32_t take(std::size_t group);
   void acquire(std::size_t group, std::int32_t page);
@@ -118,21 +134,17 @@ class KvCache {
   std::vector<Pool> pools_;  // [n_groups]
   PrefixTree tree_;
   KvCounters counters_;
-};
-
-/// A group's pages in a snapshot, and where in the pool those lie that were brought in: sequences
-/// that share a page of the snapshot share it again.
-struct StoredPages {
-  std::span<const std::byte> bytes;  // [n_pages][page_stride]
-  std::vector<std::int32_t> at;      // [n_pages] page of the pool, -1: not yet
+  PageMemory swap_memory_;
+  std::vector<StoredPages> swap_;                   // [n_groups]
+  std::vector<std::vector<std::uint32_t>> places_;  // [n_groups] of swap_ that are free; stacks
 };
 
 /// Of the states that a sequence had at the ends of prompts and replies, the last so many are kept:
 /// what their next token sees is reused after all other pages that left a window.
 inline constexpr std::size_t kKeptStates = 4;
 
-/// The block tables of one sequence. Returns its pages when destroyed. Not thread-safe by itself;
-/// sequences of one cache may be used from different threads.
+/// The block tables of one sequence. Returns its pages and places when destroyed. Not thread-safe
+/// by itself; sequences of one cache may be used from different threads.
 class KvSequence {
  public:
   /// A sequence of at most `max_tokens` positions; nothing is allocated for it afterwards.
@@ -184,6 +196,13 @@ class KvSequence {
   /// changes.
   Status adopt(std::size_t n_tokens, std::span<const StoredTable> tables,
                std::span<StoredPages> stored);
+  /// Leaves the pages in the swap space, with the same length and contents to come back. False if
+  /// they do not fit there or there are none; then nothing changes. A fork does not take them over.
+  bool swap_out() noexcept;
+  /// Takes pages of the tree for the same tokens and brings in the others. Does nothing if none
+  /// were left in the swap space. Errors: out_of_memory; then they stay there.
+  Status swap_in(std::span<const Token> tokens) noexcept;
+  void forget_swapped() noexcept;
   /// Where the pages begin that the sequence holds.
   std::size_t first_page(std::size_t group) const { return first_held_[group]; }
   /// Of the full pages, the tokens of those that the tree has.
@@ -217,7 +236,13 @@ class KvSequence {
   std::shared_ptr<KvCache> cache_;
   Hash128 salt_;
   std::size_t length_ = 0, n_pages_ = 0;
-  bool adopted_ = false;                             // holds pages that the tree must not learn
+  bool adopted_ = false;  // holds pages that the tree must not learn
+  // What lies in the swap space.
+  struct {
+    std::size_t length = 0;           // 0: nothing
+    std::vector<StoredTable> tables;  // [n_groups]
+    bool adopted = false;
+  } swapped_;
   std::vector<std::vector<std::int32_t>> tables_;    // [n_groups][max_pages]
   std::vector<const std::int32_t*> table_pointers_;  // [n_groups]
   std::vector<std::size_t> first_held_;              // [n_groups]: of the table

@@ -139,6 +139,7 @@ void Engine::end(Request& request, FinishReason reason, Error error) noexcept {
     n_running_ = active_.size();
   }
   request.sequence->kv.forget_promise();
+  request.sequence->kv.forget_swapped();
   request.finish(reason, std::move(error));
 }
 
@@ -166,34 +167,41 @@ void Engine::admit() noexcept {
 }
 
 /// Whether there are pages for a request, counting those that ones of lower priority would lose.
+/// What it left in the swap space is back then.
 Status Engine::find_pages(Request& request) noexcept {
   KvSequence& kv = request.sequence->kv;
   const auto gives_way = [&](const Request& other) {
     return other.turn.priority < request.turn.priority || active_.empty();
   };
-  if (request.guaranteed != 0) {
+  const auto take = [&](auto&& try_to_take) -> Status {
     while (true) {
-      Status promised;
+      Status taken;
       try {
-        promised = kv.promise(request.guaranteed, kRowsInWork);
+        taken = try_to_take();
       } catch (...) {
-        promised = current_exception_error();
+        taken = current_exception_error();
       }
-      if (promised) return {};
-      Request* const other = last_in_line(request, gives_way);
-      if (other == nullptr) return promised;
+      Request* const other = taken ? nullptr : last_in_line(request, gives_way);
+      if (other == nullptr) return taken;
       preempt(*other);
     }
+  };
+  if (request.guaranteed != 0) {
+    DECANT_TRY(take([&] { return kv.promise(request.guaranteed, kRowsInWork); }));
+  } else if (!active_.empty()) {  // else it takes what it can get
+    for (int group = 0; group < kv_->n_groups(); ++group) {
+      const auto g = static_cast<std::size_t>(group);
+      std::size_t within_reach = kv.available(g);
+      for (const auto& other : active_)
+        if (other->guaranteed == 0 && gives_way(*other))
+          within_reach += other->sequence->kv.held(g);
+      if (kv.missing(g, request.sequence->tokens.size() + 1, kRowsInWork) > within_reach)
+        return Error(ErrorCode::out_of_memory, "no pages yet");
+    }
   }
-  if (active_.empty()) return {};  // it takes what it can get
-  for (int group = 0; group < kv_->n_groups(); ++group) {
-    const auto g = static_cast<std::size_t>(group);
-    std::size_t within_reach = kv.available(g);
-    for (const auto& other : active_)
-      if (other->guaranteed == 0 && gives_way(*other)) within_reach += other->sequence->kv.held(g);
-    if (kv.missing(g, request.sequence->tokens.size() + 1, kRowsInWork) > within_reach)
-      return Error(ErrorCode::out_of_memory, "no pages yet");
-  }
+  const Status back = take([&] { return kv.swap_in(request.sequence->tokens); });
+  if (back || !active_.empty()) return back;
+  request.lose_pages();  // nobody runs who could give it pages: it runs again what it has them for
   return {};
 }
 
@@ -212,9 +220,10 @@ Request* Engine::last_in_line(const Request& but, Condition condition) noexcept 
   return last;
 }
 
-/// Takes a request's pages. It runs its tokens again when there are pages for them.
+/// Takes a request's pages. It gets them back from the swap space, or runs its tokens again, when
+/// there are pages for them.
 void Engine::preempt(Request& request) noexcept {
-  request.lose_pages();
+  if (!request.sequence->kv.swap_out()) request.lose_pages();
   std::erase_if(shares_, [&](const Share& share) { return share.request.get() == &request; });
   if (!request.active) return;
   counts_.preemptions.fetch_add(1, std::memory_order_relaxed);

@@ -62,6 +62,7 @@ void Request::roll() {
 }
 
 void Request::lose_pages() {
+  sequence->kv.forget_swapped();
   sequence->kv.truncate(0);
   if (sequence->tokens.size() <= n_prompt) n_run = 0;
 }

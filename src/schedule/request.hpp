@@ -86,7 +86,8 @@ class Request {
   void resume();
   /// Makes room in a sequence that is full (GenerateOptions::keep_first).
   void roll();
-  /// Its pages are gone, its tokens are still to come or to be run again.
+  /// Its pages are gone, also those in the swap space; its tokens are still to come or to be run
+  /// again.
   void lose_pages();
   /// Takes in the next token of the reply; the reason if the reply ends with it, else none.
   FinishReason accept(Token token);

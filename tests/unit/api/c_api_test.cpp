@@ -110,12 +110,17 @@ TEST_CASE("C: the caller steps the model and polls a reply") {
   const std::string path = folder.write("tiny.gguf", alphabet().file());
   decant_model_options model_options = decant_model_options_default();
   CHECK(model_options.max_batch == 64);
+  CHECK(model_options.swap_memory == 0);
   model_options.threads = 1;
   model_options.manual = 1;
   model_options.max_batch = 1;
   model_options.max_queue = 0;
+  model_options.swap_memory = 1;
   decant_error error;
   decant_model* model = nullptr;
+  CHECK(decant_model_load(path.c_str(), &model_options, &model, &error) == DECANT_INVALID_ARGUMENT);
+  CHECK(std::string(error.message).find("swap_memory") != std::string::npos);
+  model_options.swap_memory = 1 << 20;
   REQUIRE(decant_model_load(path.c_str(), &model_options, &model, &error) == DECANT_OK);
   decant_session *session = nullptr, *other = nullptr;
   REQUIRE(decant_session_create(model, &session, &error) == DECANT_OK);

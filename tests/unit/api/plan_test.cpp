@@ -58,6 +58,7 @@ void check_equal(const MemoryPlan& a, const MemoryPlan& b) {
   CHECK(a.tokenizer_bytes == b.tokenizer_bytes);
   CHECK(a.kv_bytes_per_token == b.kv_bytes_per_token);
   CHECK(a.kv_bytes == b.kv_bytes);
+  CHECK(a.swap_bytes == b.swap_bytes);
   CHECK(a.workspace_bytes == b.workspace_bytes);
   CHECK(a.total_bytes == b.total_bytes);
   CHECK(a.notes == b.notes);
@@ -128,10 +129,12 @@ TEST_CASE("the plan is what the loaded model accounts for") {
             options.sessions = 2;
             options.chunk = 40;
             options.kv_keys = options.kv_values = kv;
+            options.swap_memory = mapped ? 0 : 1 << 20;
             const MemoryPlan plan = decant::Model::plan(path, options).value();
             auto model = decant::Model::load(path, options).value();
             check_equal(plan, model.memory());
             CHECK(plan.kv_bytes == model.info().kv_pool_bytes);
+            CHECK((plan.swap_bytes > 0) == (options.swap_memory > 0));
             CHECK(plan.weights_bytes > 0);
             CHECK((plan.tokenizer_bytes > 0) == (text != TinyText::none));
           }
@@ -153,6 +156,41 @@ TEST_CASE("windows take their own, smaller pool") {
   for (const auto& group : plan.groups)
     // Five states of two pages, a chunk, and a page that it ends in.
     CHECK(group.pages == (group.window == 0 ? 32u : 12u));
+}
+
+TEST_CASE("the swap space is as large as asked for and divided as the pool") {
+  const TempFolder folder;
+  const std::string path = folder.write("header.gguf", header_only(30, 576, 9, 3, 64));
+  ModelOptions options;
+  options.context = 4096;
+  const MemoryPlan none = decant::Model::plan(path, options).value();
+  CHECK(none.swap_bytes == 0);
+  // A page takes 16 x 23,040 bytes.
+  options.swap_memory = 100 * 368640 + 368639;
+  const MemoryPlan plan = decant::Model::plan(path, options).value();
+  CHECK(plan.swap_bytes == 100 * 368640);
+  CHECK(plan.workspace_bytes == none.workspace_bytes + 100 * 8);
+  CHECK(plan.total_bytes == none.total_bytes + 100 * (368640 + 8));
+  for (const std::size_t wrong : {std::size_t{1}, std::size_t{368639}}) {
+    options.swap_memory = wrong;
+    const auto refused = decant::Model::plan(path, options);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == ErrorCode::invalid_argument);
+    CHECK(refused.error().message().find("swap_memory") != std::string_view::npos);
+  }
+
+  // Two layers see everything: 32 pages of 2 x 2 x 2 x 8 x 16 half floats; two see a window: 12.
+  TinySpec spec;
+  spec.architecture = "gemma3";
+  spec.n_layers = 4;
+  const std::string windows = folder.write("tiny.gguf", random_model(spec).file());
+  options.context = 512;
+  options.chunk = 16;
+  options.swap_memory = 44 * 2048;
+  const MemoryPlan same = decant::Model::plan(windows, options).value();
+  CHECK(same.kv_bytes == 44 * 2048);
+  // Exactly divided by the 32, not by the 12.
+  CHECK(same.swap_bytes == (32 + 11) * 2048);
 }
 
 TEST_CASE("what cannot be loaded cannot be planned, with the same words") {

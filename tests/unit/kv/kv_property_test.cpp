@@ -19,7 +19,7 @@ struct Simulated {
   KvSequence kv;
   std::vector<Token> tokens;
   std::vector<std::uint64_t> value;  // [tokens] of position p: a hash of tokens[0, p]
-  bool pin = false;
+  std::size_t swapped = 0;           // the length that it left in the swap space
 };
 
 class Simulation {
@@ -31,7 +31,10 @@ class Simulation {
 
   void step() {
     const std::size_t pick = sequences_.empty() ? 0 : below(sequences_.size());
-    switch (below(11)) {
+    const std::size_t what = below(12);
+    if (!sequences_.empty() && (what == 11 || sequences_[pick]->swapped != 0) && what > 2)
+      return swap(*sequences_[pick]);
+    switch (what) {
       case 0:
         if (sequences_.size() < kMost) sequences_.push_back(make());
         break;
@@ -40,8 +43,10 @@ class Simulation {
           sequences_.erase(sequences_.begin() + static_cast<std::ptrdiff_t>(pick));
         break;
       case 2:
-        if (!sequences_.empty() && sequences_.size() < kMost)
+        if (!sequences_.empty() && sequences_.size() < kMost) {
           sequences_.push_back(std::make_unique<Simulated>(*sequences_[pick]));
+          sequences_.back()->swapped = 0;
+        }
         break;
       case 3:
         if (!sequences_.empty())
@@ -73,7 +78,7 @@ class Simulation {
     }
   }
   void end() { sequences_.clear(); }
-  std::size_t hits = 0, n_restored = 0, lost = 0, refused = 0;
+  std::size_t hits = 0, n_restored = 0, n_swapped = 0, n_stayed = 0, lost = 0, refused = 0;
 
  private:
   static constexpr std::size_t kMost = 12, kTokens = 200;
@@ -150,6 +155,23 @@ class Simulation {
     }
   }
 
+  /// Out, or in again with all that it held; or nothing.
+  void swap(Simulated& s) {
+    const std::size_t before = s.kv.length();
+    if (s.swapped == 0) {
+      if (s.kv.swap_out()) s.swapped = before;
+      if (s.kv.length() != (s.swapped == 0 ? before : 0)) FAIL("swapped out in part");
+    } else if (s.kv.swap_in(s.tokens)) {
+      if (s.kv.length() != s.swapped) FAIL("swapped in in part");
+      check_seen(s, s.swapped);
+      s.swapped = 0;
+      ++n_swapped;
+    } else {
+      if (s.kv.n_pages() != 0) FAIL("not swapped in, but with pages");
+      ++n_stayed;
+    }
+  }
+
   void rewind(Simulated& s, std::size_t n) {
     s.tokens.resize(n);
     s.value.resize(n);
@@ -213,6 +235,7 @@ TEST_CASE("random operations agree with a simple model of the cache") {
       {{{0}, 0, 1, 2, 2}, {{1}, 20, 1, 2, 2}},
       {{{0}, 20, 1, 2, 2}, {{1}, 48, 1, 2, 2}},
       {{{0}, 0, 1, 2, 2}, {{1}, 0, 1, 2, 2}, {{2}, 33, 1, 2, 2}}};
+  std::size_t n_stayed = 0;
   for (std::uint64_t seed = 1; seed <= 16; ++seed)
     for (const auto& groups : shapes) {
       CAPTURE(seed, groups.size());
@@ -221,6 +244,7 @@ TEST_CASE("random operations agree with a simple model of the cache") {
       config.hash_mask = seed % 7 == 3 ? 0 : UINT64_MAX;
       for (const KvGroupSpec& group : groups)
         config.pages.push_back((group.window == 0 ? 30 : 20) + seed * 5);
+      config.swap_pages.assign(groups.size(), seed % 4 * 10);
       const auto cache = KvCache::create(groups, config).value();
       Simulation simulation(cache, seed);
       for (int i = 0; i < 1600; ++i) {
@@ -230,7 +254,11 @@ TEST_CASE("random operations agree with a simple model of the cache") {
       if (config.prefix_cache) CHECK(simulation.hits > 20);
       CHECK(cache->counters().copied_pages > 10);
       CHECK(simulation.n_restored > 10);
+      CHECK((simulation.n_swapped > 10) == (seed % 4 != 0));
+      n_stayed += simulation.n_stayed;
       simulation.end();
+      CHECK(cache->swapped_pages() == 0);
       for (int g = 0; g < cache->n_groups(); ++g) CHECK(cache->free_pages(g) == cache->n_pages(g));
     }
+  CHECK(n_stayed > 0);
 }

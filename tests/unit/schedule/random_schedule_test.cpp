@@ -1,13 +1,13 @@
-// Any order of arrival, chunking, preemption, forks and cancellations: every reply's tokens are
-// those of the same request alone, which a model of its own ran with nobody beside it and no prefix
-// cache. 500 schedules; the seed of a failing one is printed.
+// Any order of arrival, chunking, preemption with or without a swap space, forks and cancellations:
+// every reply's tokens and logits are those of the same request alone, which a model of its own ran
+// with nobody beside it and no prefix cache. 500 schedules; the seed of a failing one is printed.
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <optional>
 
 #include "support/catch.hpp"
-#include "support/tiny_model.hpp"
+#include "support/told.hpp"
 
 using namespace decant_test;
 using decant::FinishReason;
@@ -42,10 +42,12 @@ GenerateOptions schedule_options(std::uint64_t seed) { return exactly(kMostNew, 
 struct Architecture {
   TinySpec spec;
   std::vector<std::byte> file;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::vector<Token>> alone;
+  decant::KvType kv;
+  std::map<std::pair<std::size_t, std::uint64_t>, Told> alone;
   std::optional<decant::Model> model;
 
-  explicit Architecture(const char* name) {
+  explicit Architecture(const char* name, decant::KvType type = decant::KvType::automatic)
+      : kv(type) {
     spec.architecture = name;
     spec.window = 20;
     spec.n_layers = spec.architecture == "gemma3" ? 4 : 2;
@@ -53,17 +55,19 @@ struct Architecture {
     ModelOptions options;
     options.threads = 1;
     options.prefix_cache = false;
+    options.kv_keys = options.kv_values = kv;
     model.emplace(decant::Model::load(std::span(file), options).value());
   }
-  const std::vector<Token>& tokens(std::size_t prompt, std::uint64_t seed) {
+  const Told& told(std::size_t prompt, std::uint64_t seed) {
     auto [at, is_new] = alone.try_emplace({prompt, seed});
     if (is_new) {
       auto session = session_with(*model, schedule_prompts()[prompt]);
-      auto reply = session.generate(schedule_options(seed)).value();
-      reply.wait().value();
-      at->second = reply.tokens();
+      at->second = tell(session, schedule_options(seed));
     }
     return at->second;
+  }
+  const std::vector<Token>& tokens(std::size_t prompt, std::uint64_t seed) {
+    return told(prompt, seed).tokens;
   }
 };
 
@@ -71,27 +75,41 @@ struct Architecture {
 struct Scheduled {
   std::optional<decant::Session> session;
   std::optional<decant::Reply> reply;
-  const std::vector<Token>* alone = nullptr;
+  const Told* alone = nullptr;
+  std::vector<float> logits = {};
   std::size_t n_prompt = 0, wanted = 0;
   bool may_be_cut = false;
 
-  /// Whether it gave the right tokens.
+  static bool process(void* self, std::span<const Token>, std::span<float> logits) {
+    auto& all = static_cast<Scheduled*>(self)->logits;
+    all.insert(all.end(), logits.begin(), logits.end());
+    return true;
+  }
+
+  /// Whether it gave the right tokens, from the right logits.
   bool check() {
+    if (logits.size() > alone->logits.size() ||
+        !same_bits(logits, std::span(alone->logits).first(logits.size())))
+      return false;
     const std::vector<Token> tokens = reply->tokens();
     const FinishReason reason = reply->finish_reason();
     if (!reply->status() || tokens.size() > wanted) return false;
     if (reason == FinishReason::cancelled)
       return may_be_cut && session->tokens().size() == n_prompt;
-    if (!std::equal(tokens.begin(), tokens.end(), alone->begin())) return false;
+    if (!std::equal(tokens.begin(), tokens.end(), alone->tokens.begin())) return false;
     if (session->tokens().size() != n_prompt + tokens.size()) return false;
     if (reason == FinishReason::max_tokens) return tokens.size() == wanted;
     return may_be_cut && reason == FinishReason::stopped;
   }
 };
 
-/// Runs a schedule; what it was asked to do, if a reply was wrong.
-std::string run_schedule(std::uint64_t seed, Architecture& architecture,
-                         std::uint64_t& n_preempted) {
+/// What all schedules did.
+struct Totals {
+  std::uint64_t preemptions = 0, swapped_pages = 0;
+};
+
+/// Runs a schedule; what was wrong.
+std::string run_schedule(std::uint64_t seed, Architecture& architecture, Totals& totals) {
   TinyRandom random(seed);
   const auto pick = [&](auto... values) {
     const std::common_type_t<decltype(values)...> all[] = {values...};
@@ -111,6 +129,8 @@ std::string run_schedule(std::uint64_t seed, Architecture& architecture,
   // In the background sessions that have ended keep pages for a while, so pools are large there.
   const std::size_t page_bytes = 16 * architecture.model->info().kv_bytes_per_token;
   if (manual) options.kv_memory = pick(7u, 9u, 14u, 30u) * page_bytes;
+  options.kv_keys = options.kv_values = architecture.kv;
+  options.swap_memory = pick(0u, 3u, 40u) * page_bytes;
   auto model = decant::Model::load(std::span(architecture.file), options).value();
 
   std::vector<Scheduled> all(3 + random.below(6));
@@ -140,10 +160,12 @@ std::string run_schedule(std::uint64_t seed, Architecture& architecture,
   const auto start = [&](Scheduled& s) {
     const std::size_t prompt = random.below(schedule_prompts().size());
     const std::uint64_t sampler_seed = random.below(3);
-    s.alone = &architecture.tokens(prompt, sampler_seed);
+    s.alone = &architecture.told(prompt, sampler_seed);
     s.n_prompt = schedule_prompts()[prompt].size();
     GenerateOptions o = schedule_options(sampler_seed);
     o.max_tokens = s.wanted = 1 + random.below(kMostNew);
+    o.process_logits = Scheduled::process;
+    o.process_logits_user = &s;
     o.priority = pick(0, 0, 1);
     o.admission = pick(decant::Admission::optimistic, decant::Admission::optimistic,
                        decant::Admission::guaranteed);
@@ -180,7 +202,8 @@ std::string run_schedule(std::uint64_t seed, Architecture& architecture,
   }
   const auto is_left = [&] {
     const auto metrics = model.metrics();
-    return metrics.kv_pages_used != 0 || metrics.running + metrics.waiting != 0;
+    return metrics.kv_pages_used + metrics.kv_swapped_pages != 0 ||
+           metrics.running + metrics.waiting != 0;
   };
   // A model lets go of the last pages when its step is over.
   for (int i = 0; i < 5000 && is_left(); ++i)
@@ -188,7 +211,8 @@ std::string run_schedule(std::uint64_t seed, Architecture& architecture,
       (void)model.step(std::chrono::milliseconds(1));
     else
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  n_preempted += model.metrics().preemptions;
+  totals.preemptions += model.metrics().preemptions;
+  totals.swapped_pages += model.metrics().kv_swapped_out_pages;
   if (is_left()) wrong += "something is left after seed " + std::to_string(seed) + "\n";
   return wrong;
 }
@@ -196,14 +220,17 @@ std::string run_schedule(std::uint64_t seed, Architecture& architecture,
 }  // namespace
 
 TEST_CASE("500 random schedules: every reply's tokens are those of the same request alone") {
-  Architecture llama("llama"), gemma("gemma3");
-  std::uint64_t n_preempted = 0;
+  Architecture of[] = {Architecture("llama"), Architecture("gemma3"),
+                       Architecture("llama", decant::KvType::int8),
+                       Architecture("gemma3", decant::KvType::int8)};
+  Totals totals;
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
-    const std::string wrong = run_schedule(seed, seed % 2 == 0 ? gemma : llama, n_preempted);
+    const std::string wrong = run_schedule(seed, of[seed % 4], totals);
     INFO("seed " << seed);
     if (!wrong.empty()) FAIL_CHECK(wrong);
   }
-  CHECK(n_preempted > 0);
+  CHECK(totals.preemptions > 0);
+  CHECK(totals.swapped_pages > 0);
 }
 
 namespace {
