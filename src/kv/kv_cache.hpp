@@ -147,7 +147,7 @@ inline constexpr std::size_t kKeptStates = 4;
 /// by itself; sequences of one cache may be used from different threads.
 class KvSequence {
  public:
-  /// A sequence of at most `max_tokens` positions; nothing is allocated for it afterwards.
+  /// A sequence of at most `max_tokens` positions; only `promise` and `swap_out` allocate later.
   KvSequence(std::shared_ptr<KvCache> cache, std::size_t max_tokens, const Hash128& salt = {});
   /// A fork: shares all pages of `other` until one of the two writes.
   KvSequence(const KvSequence& other);
