@@ -51,10 +51,8 @@ int render(int argc, char** argv) {
   const auto set_default = [&](const char* name, const nlohmann::json& value) {
     const std::size_t next = variables.find_first_not_of(" \t\r\n", begin + 1);
     const bool alone = next != std::string::npos && variables[next] == '}';
-    const std::string shown =
-        value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    variables.insert(begin + 1,
-                     "\"" + std::string(name) + "\":" + shown + (alone ? "" : ","));
+    const std::string shown = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    variables.insert(begin + 1, "\"" + std::string(name) + "\":" + shown + (alone ? "" : ","));
   };
   std::string source;
   if (args.has("template")) {

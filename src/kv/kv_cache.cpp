@@ -113,7 +113,6 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
   cache->salt_ = config.salt;
   DECANT_ASSIGN(const std::uint64_t total, pool_bytes(groups, config));
   DECANT_ASSIGN(cache->memory_, PageMemory::reserve(static_cast<std::size_t>(total)));
-  if (config.touched && total != 0) std::memset(cache->memory_.data(), 0, cache->memory_.size());
   std::uint64_t offset = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t n = config.pages[g];
@@ -138,6 +137,9 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
   }
   if (config.prefix_cache) cache->tree_.create(kv_nodes(config), groups.size(), config.hash_mask);
   DECANT_TRY(cache->create_swap(groups, config));
+  if (config.touched)
+    for (const PageMemory* memory : {&cache->memory_, &cache->swap_memory_})
+      if (memory->size() != 0) std::memset(memory->data(), 0, memory->size());
   return cache;
 }
 
