@@ -193,8 +193,8 @@ enum class Backend { cpu, reference };
 /// codes with a scale for each token and 64 channels, about half of f16.
 enum class KvType { automatic, f32, f16, bf16, int8 };
 /// What activations are rounded to where they meet quantised weights on the cpu backend. int8: but
-/// int16 in front of the head and of the down projection, where rounding hurts most. int16
-/// everywhere costs more time and is as good as float (docs/performance.md).
+/// int16 in front of q, k and v, in the last layer and in front of the head, where rounding hurts
+/// most. int16 everywhere costs more time and is as good as float (docs/performance.md).
 enum class Activations { int8, int16 };
 /// Who runs a model's steps. background: a thread of its own, asleep when there is nothing to do.
 /// manual: the host, with Model::step or by waiting for a reply or for logits; all memory is taken

@@ -247,8 +247,9 @@ void Engine::plan(std::chrono::nanoseconds wanted) noexcept {
   }
   std::sort(order_.begin(), order_.end(),
             [](const Request* a, const Request* b) { return goes_before(a->turn, b->turn); });
-  RowBudget budget(max_rows_, pace_.prompt_rows(n_decoding, wanted), n_decoding,
-                   active_.size() - n_decoding, ++step_);
+  const std::size_t n_prompts = active_.size() - n_decoding;
+  RowBudget budget(max_rows_, pace_.prompt_rows(n_decoding, n_prompts, wanted), n_decoding,
+                   n_prompts, ++step_);
   for (Request* const request : order_) {
     if (!request->active) continue;  // it has just lost its pages
     const bool decoding = request->turn.decoding;

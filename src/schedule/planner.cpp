@@ -47,10 +47,14 @@ void Pace::note(std::size_t n_decoding, std::size_t prompt_rows, Duration passed
   pace_follow(row_, (time - others) / static_cast<double>(prompt_rows));
 }
 
-std::size_t Pace::prompt_rows(std::size_t n_decoding, Duration wanted) const {
+std::size_t Pace::prompt_rows(std::size_t n_decoding, std::size_t n_prompts,
+                              Duration wanted) const {
   if (n_decoding == 0 && wanted.count() == 0) return SIZE_MAX;
   if (row_ == 0 || (n_decoding != 0 && decode_ == 0)) return kUnknownRows;
-  double time = n_decoding != 0 ? decode_ : static_cast<double>(wanted.count());
+  double time = static_cast<double>(wanted.count());
+  if (n_decoding != 0)
+    time =
+        decode_ * std::max(1.0, 4 * static_cast<double>(n_prompts) / static_cast<double>(n_decoding));
   if (n_decoding != 0 && wanted.count() != 0)
     time = std::min(time, static_cast<double>(wanted.count()));
   const auto n = static_cast<std::size_t>(std::min(time / row_, 1e6));

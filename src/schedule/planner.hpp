@@ -49,9 +49,11 @@ class Pace {
   using Duration = std::chrono::nanoseconds;
   /// A pass took so long.
   void note(std::size_t n_decoding, std::size_t prompt_rows, Duration passed);
-  /// Most rows of prompts in a pass: while others decode, it takes at most twice as long as without
-  /// prompts. `wanted` is how long it should take, or 0 for any time.
-  std::size_t prompt_rows(std::size_t n_decoding, Duration wanted) const;
+  /// Most rows of prompts in a pass. While others decode, prompts get as much time as those, and
+  /// more where they outnumber them: the pass takes twice as long as without a few, and a queue of
+  /// prompts does not keep places from decoding. `wanted` is how long it should take, or 0 for any
+  /// time.
+  std::size_t prompt_rows(std::size_t n_decoding, std::size_t n_prompts, Duration wanted) const;
 
  private:
   double decode_ = 0, row_ = 0;  // nanoseconds; 0: not known

@@ -152,8 +152,11 @@ class CpuBackend final : public Backend {
   /// With few rows a worker has four items or more, which are as long as that allows: the stream of
   /// weights falters between them.
   int item_groups(const Weight& weight) const {
-    if (n_rows() > kOwnRows) return kManyItemGroups;
-    const int share = weight.n_groups() / (4 * static_cast<int>(workers_.size()));
+    const int n_workers = static_cast<int>(workers_.size());
+    if (n_rows() > kItemRows) return kManyItemGroups;
+    if (n_rows() > kOwnRows)  // few items: each worker has as many
+      return cpu_blocks(weight.n_groups(), kManyItemGroups) % n_workers == 0 ? kManyItemGroups : 2;
+    const int share = weight.n_groups() / (4 * n_workers);
     return std::clamp(share / 2 * 2, 2, kFewItemGroups);
   }
   /// Items that share row groups: one where these are packed for it.

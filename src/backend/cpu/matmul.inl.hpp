@@ -239,6 +239,8 @@ DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
       for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, true>(a, row);
       for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, true>(a, row);
     } else {
+      if constexpr (kAccumulators >= 16)
+        for (; row + 16 <= a.n_rows; row += 16) matmul_tokens<Format, 16, false>(a, row);
       for (; row + 12 <= a.n_rows; row += 12) matmul_tokens<Format, 12, false>(a, row);
       for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, false>(a, row);
       for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, false>(a, row);

@@ -91,21 +91,22 @@ TEST_CASE("every prompt has its turn however many others there are") {
   CHECK(longest <= turns.size());
 }
 
-TEST_CASE("a prompt beside decoding sequences doubles the time of a step at most") {
+TEST_CASE("prompts beside decoding sequences get as much time, and more if they are more") {
   Pace pace;
-  CHECK(pace.prompt_rows(0, 0ns) == SIZE_MAX);
-  CHECK(pace.prompt_rows(4, 0ns) == 32);  // nothing is known yet
+  CHECK(pace.prompt_rows(0, 1, 0ns) == SIZE_MAX);
+  CHECK(pace.prompt_rows(4, 1, 0ns) == 32);  // nothing is known yet
   for (int i = 0; i < 20; ++i) pace.note(4, 0, 10ms);
   for (int i = 0; i < 20; ++i) pace.note(0, 100, 50ms);  // half a millisecond a row
-  CHECK(pace.prompt_rows(4, 0ns) == 20);
-  CHECK(pace.prompt_rows(0, 0ns) == SIZE_MAX);
+  CHECK(pace.prompt_rows(4, 1, 0ns) == 20);
+  CHECK(pace.prompt_rows(4, 12, 0ns) == 60);  // three times as many prompts
+  CHECK(pace.prompt_rows(0, 1, 0ns) == SIZE_MAX);
   // A step that is to end soon: 15 ms without decoding sequences, 5 ms beside them.
-  CHECK(pace.prompt_rows(0, 15ms) == 28);  // of 30, in fours
-  CHECK(pace.prompt_rows(4, 5ms) == 8);
-  CHECK(pace.prompt_rows(4, 15ms) == 20);
+  CHECK(pace.prompt_rows(0, 1, 15ms) == 28);  // of 30, in fours
+  CHECK(pace.prompt_rows(4, 1, 5ms) == 8);
+  CHECK(pace.prompt_rows(4, 1, 15ms) == 20);
   // Rows have become dearer, as seen beside the others.
   for (int i = 0; i < 40; ++i) pace.note(4, 10, 20ms);
-  CHECK(pace.prompt_rows(4, 0ns) == 8);
+  CHECK(pace.prompt_rows(4, 1, 0ns) == 8);
   // Always a few.
-  CHECK(pace.prompt_rows(4, 1ns) == 4);
+  CHECK(pace.prompt_rows(4, 1, 1ns) == 4);
 }
