@@ -88,9 +88,9 @@ struct Scheduled {
 
   /// Whether it gave the right tokens, from the right logits.
   bool check() {
-    if (logits.size() > alone->logits.size() ||
-        !same_bits(logits, std::span(alone->logits).first(logits.size())))
-      return false;
+    const std::size_t n = logits.size();
+    if (n > alone->logits.size()) return false;
+    if (n != 0 && !same_bits(logits, std::span(alone->logits).first(n))) return false;
     const std::vector<Token> tokens = reply->tokens();
     const FinishReason reason = reply->finish_reason();
     if (!reply->status() || tokens.size() > wanted) return false;
