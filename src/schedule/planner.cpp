@@ -9,6 +9,9 @@ namespace decant::detail {
 
 // Rows of prompts beside others come in so many: fewer would hardly be faster, in attention.
 static constexpr std::size_t kRowsAtOnce = 4;
+// Of a pass, a prompt gets the time of so many replies: it holds a place while it is read, and a
+// reply that decodes makes better use of it.
+static constexpr double kPromptShare = 4;
 static constexpr std::size_t kUnknownRows = 32;  // as long as nothing was measured
 
 bool goes_before(const Turn& a, const Turn& b) {
@@ -51,12 +54,11 @@ std::size_t Pace::prompt_rows(std::size_t n_decoding, std::size_t n_prompts,
                               Duration wanted) const {
   if (n_decoding == 0 && wanted.count() == 0) return SIZE_MAX;
   if (row_ == 0 || (n_decoding != 0 && decode_ == 0)) return kUnknownRows;
-  double time = static_cast<double>(wanted.count());
-  if (n_decoding != 0)
-    time =
-        decode_ * std::max(1.0, 4 * static_cast<double>(n_prompts) / static_cast<double>(n_decoding));
-  if (n_decoding != 0 && wanted.count() != 0)
-    time = std::min(time, static_cast<double>(wanted.count()));
+  const auto most = static_cast<double>(wanted.count());
+  const double share = kPromptShare * static_cast<double>(n_prompts);
+  double time = most;
+  if (n_decoding != 0) time = decode_ * std::max(1.0, share / static_cast<double>(n_decoding));
+  if (most != 0) time = std::min(time, most);
   const auto n = static_cast<std::size_t>(std::min(time / row_, 1e6));
   return std::max(kRowsAtOnce, n / kRowsAtOnce * kRowsAtOnce);
 }

@@ -49,10 +49,9 @@ class Pace {
   using Duration = std::chrono::nanoseconds;
   /// A pass took so long.
   void note(std::size_t n_decoding, std::size_t prompt_rows, Duration passed);
-  /// Most rows of prompts in a pass. While others decode, prompts get as much time as those, and
-  /// more where they outnumber them: the pass takes twice as long as without a few, and a queue of
-  /// prompts does not keep places from decoding. `wanted` is how long it should take, or 0 for any
-  /// time.
+  /// Most rows of prompts in a pass. While others decode, prompts together get as much time as
+  /// those, so that the pass takes twice as long, and more where they are many. `wanted` is how
+  /// long it should take, or 0 for any time.
   std::size_t prompt_rows(std::size_t n_decoding, std::size_t n_prompts, Duration wanted) const;
 
  private:

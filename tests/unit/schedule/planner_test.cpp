@@ -98,7 +98,7 @@ TEST_CASE("prompts beside decoding sequences get as much time, and more if they 
   for (int i = 0; i < 20; ++i) pace.note(4, 0, 10ms);
   for (int i = 0; i < 20; ++i) pace.note(0, 100, 50ms);  // half a millisecond a row
   CHECK(pace.prompt_rows(4, 1, 0ns) == 20);
-  CHECK(pace.prompt_rows(4, 12, 0ns) == 60);  // three times as many prompts
+  CHECK(pace.prompt_rows(4, 12, 0ns) == 240);  // a prompt counts as four replies
   CHECK(pace.prompt_rows(0, 1, 0ns) == SIZE_MAX);
   // A step that is to end soon: 15 ms without decoding sequences, 5 ms beside them.
   CHECK(pace.prompt_rows(0, 1, 15ms) == 28);  // of 30, in fours
