@@ -16,13 +16,13 @@
 #include <cuda_runtime.h>
 #define DECANT_CUDA_SPACE cuda_device
 #define DECANT_DEVICE __device__ __forceinline__
-#define DECANT_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define DECANT_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
 #define DECANT_UNROLL _Pragma("unroll")
 #else
 #include "cuda_host/executor.hpp"
 #define DECANT_CUDA_SPACE cuda_host
 #define DECANT_DEVICE inline
-#define DECANT_KERNEL(threads) void
+#define DECANT_KERNEL(threads) inline void
 #define DECANT_UNROLL
 #endif
 
@@ -158,6 +158,13 @@ DECANT_DEVICE float from_f16(std::uint16_t half) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
   return value;
+}
+/// a - b of two pairs of bf16.
+DECANT_DEVICE Pair subtract_bf16(Pair a, Pair b) {
+  constexpr Pair kMinusOne = 0xBF80BF80u;
+  Pair difference;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(kMinusOne), "r"(a));
+  return difference;
 }
 /// Four bytes chosen from the eight of low and high, one digit of `which` each.
 DECANT_DEVICE std::uint32_t choose_bytes(std::uint32_t low, std::uint32_t high,
@@ -331,6 +338,12 @@ inline Pair pack_f16(float low, float high) {
   return f32_to_f16(low) | static_cast<Pair>(f32_to_f16(high)) << 16;
 }
 inline float from_f16(std::uint16_t half) { return f16_to_f32(half); }
+inline Pair subtract_bf16(Pair a, Pair b) {
+  const auto part = [](Pair pair, int i) {
+    return bf16_to_f32(static_cast<std::uint16_t>(pair >> (16 * i)));
+  };
+  return pack_bf16(part(a, 0) - part(b, 0), part(a, 1) - part(b, 1));
+}
 inline std::uint32_t choose_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t which) {
   const std::uint64_t all = low | static_cast<std::uint64_t>(high) << 32;
   std::uint32_t chosen = 0;

@@ -9,6 +9,9 @@
 #ifndef FMT_ASSERT
 #define FMT_ASSERT(condition, message) ((void)(condition))  // no abort where NDEBUG is missing
 #endif
+#if defined(__CUDACC__) && !defined(FMT_USE_CONSTEXPR)
+#define FMT_USE_CONSTEXPR 1  // fmt 9 takes nvcc for older than it is
+#endif
 #if __has_include(<fmt/base.h>)
 #include <fmt/base.h>
 #else

@@ -54,18 +54,18 @@ struct KvView {
   KvType key_type = KvType::f32, value_type = KvType::f32;
   int window = 0, n_kv_heads = 0, key_dim = 0, value_dim = 0;
 
-  std::byte* keys(std::int32_t page, int slot, int head) const {
+  constexpr std::byte* keys(std::int32_t page, int slot, int head) const {
     return pages + static_cast<std::uint64_t>(page) * page_stride +
            static_cast<std::uint64_t>(slot) * layer_stride +
            static_cast<std::uint64_t>(head) * head_stride;
   }
-  std::byte* values(std::int32_t page, int slot, int head) const {
+  constexpr std::byte* values(std::int32_t page, int slot, int head) const {
     return keys(page, slot, head) + value_offset;
   }
-  std::byte* key_scales(std::int32_t page, int slot, int head) const {
+  constexpr std::byte* key_scales(std::int32_t page, int slot, int head) const {
     return keys(page, slot, head) + key_scale_offset;
   }
-  std::byte* value_scales(std::int32_t page, int slot, int head) const {
+  constexpr std::byte* value_scales(std::int32_t page, int slot, int head) const {
     return keys(page, slot, head) + value_scale_offset;
   }
 };

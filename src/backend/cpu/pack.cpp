@@ -10,35 +10,15 @@ namespace decant::detail {
 
 namespace {
 
-/// How a type lies in a packed group.
-struct PackLayout {
-  TensorType type;
-  int bits;         // of a code
-  int f16_scales;   // f16 values for each row and block (32-column types) or super-block (K-quants)
-  int byte_scales;  // sub-scales and sub-minimums for each row and block of 32; 0: no K-quant
-};
 constexpr PackLayout kPackLayouts[] = {{TensorType::Q4_0, 4, 1, 0}, {TensorType::Q4_1, 4, 2, 0},
                                        {TensorType::Q5_0, 5, 1, 0}, {TensorType::Q5_1, 5, 2, 0},
                                        {TensorType::Q8_0, 8, 1, 0}, {TensorType::Q2_K, 2, 2, 4},
                                        {TensorType::Q3_K, 3, 1, 2}, {TensorType::Q4_K, 4, 2, 2},
                                        {TensorType::Q5_K, 5, 2, 2}, {TensorType::Q6_K, 6, 1, 2}};
 
-const PackLayout* pack_layout(TensorType type) {
-  for (const PackLayout& layout : kPackLayouts)
-    if (layout.type == type) return &layout;
-  return nullptr;
-}
-
 int pack_float_bytes(TensorType type) {
   return type == TensorType::F32 ? 4 : type == TensorType::F16 || type == TensorType::BF16 ? 2 : 0;
 }
-
-/// A row's block of 32 columns, taken apart.
-struct PackBlock {
-  std::uint8_t codes[kActBlock];
-  std::uint16_t f16[2];
-  std::uint8_t bytes[4];
-};
 
 std::uint8_t pack_u8(const std::byte* p, int i) { return static_cast<std::uint8_t>(p[i]); }
 std::uint16_t pack_u16(const std::byte* p) {
@@ -69,7 +49,15 @@ void pack_k4_scales(const std::byte* p, int i, std::uint8_t* to) {
   }
 }
 
-/// Block `b` of a row; docs/formats.md says where the bits lie.
+}  // namespace
+
+const PackLayout* pack_layout(TensorType type) {
+  for (const PackLayout& layout : kPackLayouts)
+    if (layout.type == type) return &layout;
+  return nullptr;
+}
+
+// docs/formats.md says where the bits lie.
 void pack_read(TensorType type, const std::byte* row, int b, PackBlock& to) {
   const TensorTypeInfo& info = *tensor_type_info(type);
   const bool super = info.block_elements == 256;
@@ -144,7 +132,7 @@ void pack_read(TensorType type, const std::byte* row, int b, PackBlock& to) {
 }
 
 /// The codes of 16 rows x 32 columns.
-void pack_codes(int bits, const PackBlock* rows, std::byte*& to) {
+static void pack_codes(int bits, const PackBlock* rows, std::byte*& to) {
   const auto code = [&](int r, int column) { return static_cast<int>(rows[r].codes[column]); };
   const auto put = [&](int value) { *to++ = static_cast<std::byte>(value); };
   if (bits == 8) {
@@ -175,8 +163,6 @@ void pack_codes(int bits, const PackBlock* rows, std::byte*& to) {
     }
   }
 }
-
-}  // namespace
 
 bool packed_is_integer(TensorType type) { return pack_layout(type) != nullptr; }
 
@@ -250,10 +236,8 @@ void unpack_row(const Weight& weight, int row, float* to) {
     return;
   }
   const PackLayout& l = *pack_layout(weight.type);
-  const bool k_quant = l.byte_scales != 0, has_min = l.f16_scales == 2;
-  const bool halves =
-      l.byte_scales == (has_min ? 4 : 2) && (l.bits == 2 || l.bits == 3 || l.bits == 6);
-  const int zero = has_min ? 0 : 1 << (l.bits - 1);
+  const bool k_quant = l.byte_scales != 0, has_min = l.has_min(), halves = l.halves();
+  const int zero = l.zero();
   float d = 0.0f, m = 0.0f;
   for (int b = 0; b < weight.cols / kActBlock; ++b) {
     if (!k_quant || b % 8 == 0) {

@@ -15,6 +15,30 @@
 
 namespace decant::detail {
 
+/// How an integer type lies in a packed group.
+struct PackLayout {
+  TensorType type;
+  int bits;         // of a code
+  int f16_scales;   // f16 values for each row and block (32-column types) or super-block (K-quants)
+  int byte_scales;  // sub-scales and sub-minimums for each row and block of 32; 0: no K-quant
+  bool has_min() const { return f16_scales == 2; }
+  /// Sub-scales are of 16 columns: byte 0 and 1 (then 2 and 3 the sub-minimums), not of 32.
+  bool halves() const { return byte_scales != 0 && byte_scales == 2 * f16_scales; }
+  /// Subtracted from codes; those with a minimum begin at 0.
+  int zero() const { return has_min() ? 0 : 1 << (bits - 1); }
+};
+/// Null: a float type, or one that the fast kernels do not know.
+const PackLayout* pack_layout(TensorType type);
+
+/// A row's block of 32 columns, taken apart.
+struct PackBlock {
+  std::uint8_t codes[kActBlock];
+  std::uint16_t f16[2];   // scale (and minimum, its sign as it is added)
+  std::uint8_t bytes[4];  // sub-scales: signed where there is no minimum
+};
+/// Block `block` of a row as the file has it.
+void pack_read(TensorType type, const std::byte* row, int block, PackBlock& to);
+
 /// Bytes of one group of 16 rows of `cols` columns; 0 if the CPU kernels do not know the type.
 std::uint64_t packed_group_bytes(TensorType type, int cols);
 bool packed_is_integer(TensorType type);
