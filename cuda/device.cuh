@@ -5,12 +5,15 @@
 // The two versions have namespaces of their own, so that one program may hold both.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/float16.hpp"
+#include "base/result.hpp"
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
@@ -184,10 +187,15 @@ DECANT_DEVICE void sine_cosine_pi(float x, float& sine, float& cosine) {
 }
 
 // ------------------------------------------------------------------- around kernels, on the host
-/// Where work is queued. The first error stays.
+/// Where work is queued. The first error stays, and nothing is queued after it.
 struct Stream {
   cudaStream_t stream = nullptr;
-  cudaError_t error = cudaSuccess;
+  std::atomic<cudaError_t> error = cudaSuccess;
+
+  void note(cudaError_t result) {
+    cudaError_t none = cudaSuccess;
+    if (result != cudaSuccess) error.compare_exchange_strong(none, result);
+  }
 };
 
 /// kernel<<<grid, threads, shared bytes, stream>>>(arguments...)
@@ -196,17 +204,119 @@ void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t 
             Stream& stream, Arguments... arguments) {
   constexpr std::size_t kWithoutAsking = 48 << 10;
   if (stream.error == cudaSuccess && shared_bytes > kWithoutAsking)
-    stream.error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes));
+    stream.note(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(shared_bytes)));
   if (stream.error != cudaSuccess) return;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid.x, grid.y, grid.z);
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream.stream;
-  stream.error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+  stream.note(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
+
+/// A GPU, its memory and a stream of work on it. Copies and launches run in the order in which they
+/// are asked for. Copies may be asked for by any thread.
+class Device {
+ public:
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device() {
+    if (index_ < 0) return;
+    use();
+    static_cast<void>(cudaStreamSynchronize(stream.stream));
+    for (void* memory : taken_) static_cast<void>(cudaFree(memory));
+    for (void* memory : pinned_) static_cast<void>(cudaFreeHost(memory));
+    if (owns_stream_) static_cast<void>(cudaStreamDestroy(stream.stream));
+    static_cast<void>(cudaGetLastError());
+  }
+
+  /// `host_stream`: a cudaStream_t, or null. Errors: device_unavailable.
+  Status open(int index, void* host_stream) {
+    int count = 0, major = 0, minor = 0;
+    cudaError_t result = cudaGetDeviceCount(&count);
+    if (result == cudaSuccess && index < count)
+      result = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+    if (result == cudaSuccess && index < count)
+      result = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+    if (result != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return make_error(
+          ErrorCode::device_unavailable,
+          "no GPU can be used: {}; install NVIDIA's driver, or choose the cpu backend",
+          cudaGetErrorString(result));
+    }
+    if (index >= count)
+      return make_error(ErrorCode::device_unavailable,
+                        "there is no GPU number {}; this machine has {}", index, count);
+    if (major < 8)
+      return make_error(ErrorCode::device_unavailable,
+                        "GPU {} has compute capability {}.{}; 8.0 or above is needed", index, major,
+                        minor);
+    index_ = index;
+    use();
+    stream.stream = static_cast<cudaStream_t>(host_stream);
+    owns_stream_ = host_stream == nullptr;
+    if (owns_stream_) stream.note(cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking));
+    return finish();
+  }
+  /// Each thread that calls the others calls this before.
+  void use() { stream.note(cudaSetDevice(index_)); }
+
+  /// Zeroed memory of the device's, until the end; null: there is no more.
+  std::byte* take(std::size_t bytes) {
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // a mere lack of memory harms nothing
+      return nullptr;
+    }
+    taken_.push_back(memory);
+    stream.note(cudaMemsetAsync(memory, 0, bytes, stream.stream));
+    return static_cast<std::byte*>(memory);
+  }
+  /// Memory of the host's from which copies are fast.
+  std::byte* take_pinned(std::size_t bytes) {
+    void* memory = nullptr;
+    if (cudaMallocHost(&memory, bytes) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return nullptr;
+    }
+    pinned_.push_back(memory);
+    return static_cast<std::byte*>(memory);
+  }
+  /// The source may change after `finish`, one that is not pinned at once.
+  void copy_in(void* device, const void* host, std::size_t bytes) {
+    copy(device, host, bytes, cudaMemcpyHostToDevice);
+  }
+  /// The target is filled after `finish`.
+  void copy_out(void* host, const void* device, std::size_t bytes) {
+    copy(host, device, bytes, cudaMemcpyDeviceToHost);
+  }
+  void copy_within(void* to, const void* from, std::size_t bytes) {
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice);
+  }
+  /// Waits for all that was queued. Errors: device_lost, and then for ever.
+  Status finish() {
+    if (stream.error == cudaSuccess) stream.note(cudaStreamSynchronize(stream.stream));
+    if (stream.error == cudaSuccess) return {};
+    return make_error(ErrorCode::device_lost,
+                      "GPU {} failed: {}; load the model again, or with the cpu backend", index_,
+                      cudaGetErrorString(stream.error));
+  }
+
+  Stream stream;
+
+ private:
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    if (stream.error == cudaSuccess)
+      stream.note(cudaMemcpyAsync(to, from, bytes, kind, stream.stream));
+  }
+  int index_ = -1;
+  bool owns_stream_ = false;
+  std::vector<void*> taken_, pinned_;
+};
 
 #else
 
@@ -376,6 +486,44 @@ void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t 
       {grid.x, grid.y, grid.z}, threads, shared_bytes,
       [](const void* f) { (*static_cast<decltype(body)*>(f))(); }, &body);
 }
+
+/// The device of the tests. Its index is the order in which threads run: 0 ascending, 1 descending,
+/// any other the seed of a random one.
+class Device {
+ public:
+  Status open(int index, void*) {
+    using Order = Executor::Order;
+    const Order order = index == 0   ? Order::ascending
+                        : index == 1 ? Order::descending
+                                     : Order::random;
+    executor_ = std::make_unique<Executor>(order, static_cast<std::uint64_t>(index));
+    stream.executor = executor_.get();
+    return {};
+  }
+  void use() {}
+  std::byte* take(std::size_t bytes) {
+    taken_.emplace_back(bytes / sizeof(Bytes16) + 1);
+    return reinterpret_cast<std::byte*>(taken_.back().data());
+  }
+  std::byte* take_pinned(std::size_t bytes) { return take(bytes); }
+  void copy_in(void* device, const void* host, std::size_t bytes) {
+    std::memcpy(device, host, bytes);
+  }
+  void copy_out(void* host, const void* device, std::size_t bytes) {
+    std::memcpy(host, device, bytes);
+  }
+  void copy_within(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  Status finish() {
+    if (executor_->error().empty()) return {};
+    return make_error(ErrorCode::device_lost, "the executor stopped: {}", executor_->error());
+  }
+
+  Stream stream;
+
+ private:
+  std::unique_ptr<Executor> executor_;
+  std::vector<std::vector<Bytes16> > taken_;
+};
 
 #endif
 

@@ -7,8 +7,8 @@
 // summed in f32 by the matrix unit; a block's sum is multiplied by its scale in f32.
 #pragma once
 
+#include "backend/cuda/pack.hpp"
 #include "cuda/device.cuh"
-#include "cuda/pack.hpp"
 
 namespace decant::detail::DECANT_CUDA_SPACE {
 

@@ -87,10 +87,15 @@ decant::ModelOptions model_options_but_threads(const Args& args) {
   const std::string backend = args.text("backend", "cpu");
   if (backend == "reference") {
     options.backend = decant::Backend::reference;
+  } else if (backend == "cuda") {
+    options.backend = decant::Backend::cuda;
+  } else if (backend == "cuda-host") {
+    options.backend = decant::Backend::cuda_host;
   } else if (backend != "cpu") {
-    throw decant::Exception({decant::ErrorCode::unsupported,
-                             "--backend " + backend + ": this build has cpu and reference"});
+    throw decant::Exception(
+        {decant::ErrorCode::unsupported, "--backend " + backend + ": cpu, reference or cuda"});
   }
+  options.device = args.number("device", options.device);
   options.isa = args.view("isa");
   if (args.has("kv-type")) {
     const std::string type = args.text("kv-type");

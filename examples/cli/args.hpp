@@ -55,7 +55,7 @@ std::vector<decant::Token> parse_tokens(const std::string& what, std::string_vie
 
 // What several commands take.
 inline const std::vector<std::string_view> kModelFlags = {
-    "model", "backend", "kv-type", "activations", "threads", "context", "chunk", "isa"};
+    "model", "backend", "kv-type", "activations", "threads", "context", "chunk", "isa", "device"};
 inline const std::vector<std::string_view> kSamplerFlags = {"preset",
                                                             "temperature",
                                                             "top-k",

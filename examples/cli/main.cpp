@@ -43,8 +43,8 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
   inspect     --model M [--json]
               what is in the file
 
-model flags:   --backend cpu|reference  --kv-type f32|f16|bf16|int8 or K,V  --threads N  --context N
-               --chunk N  --activations int8|int16
+model flags:   --backend cpu|reference|cuda  --device N  --kv-type f32|f16|bf16|int8 or K,V
+               --threads N  --context N  --chunk N  --activations int8|int16
                --isa portable|avx2|avx512|neon
 sampler flags: --preset greedy|precise|balanced|creative  --temperature X  --top-k N  --top-p X
                --min-p X  --typical-p X  --repetition-penalty X  --frequency-penalty X

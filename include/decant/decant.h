@@ -47,7 +47,9 @@ enum decant_status {
   DECANT_NO_VALID_TOKEN = 11,
   DECANT_CALLBACK_FAILED = 12,
   DECANT_INTERNAL = 13,
-  DECANT_QUEUE_FULL = 14
+  DECANT_QUEUE_FULL = 14,
+  DECANT_DEVICE_UNAVAILABLE = 15,
+  DECANT_DEVICE_LOST = 16
 };
 
 /* The status' name, for example "invalid_argument". Never NULL. */
@@ -81,6 +83,7 @@ typedef struct decant_model_options {
   /* Bytes, taken at load, for the KV pages of replies that are preempted; what does not fit, and
    * with 0 everything, is run again. Never changes results. */
   size_t swap_memory;
+  int use_cuda;        /* not 0: the CUDA backend, on GPU number use_cuda - 1 */
 } decant_model_options;
 DECANT_C_API decant_model_options decant_model_options_default(void);
 

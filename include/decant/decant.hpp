@@ -55,20 +55,22 @@ using Token = std::int32_t;
 /// What kind of failure it was. New codes are appended; the numbers never change.
 enum class ErrorCode : int {
   none = 0,
-  invalid_argument = 1,  ///< an argument or option is out of its range
-  invalid_state = 2,     ///< the object cannot do this now (for example text after messages)
-  busy = 3,              ///< a reply is in flight on this session
-  would_block = 4,       ///< waiting inside a callback would wait for itself
-  not_found = 5,         ///< no such file
-  io = 6,                ///< reading or writing failed
-  invalid_file = 7,      ///< the file's contents break the rules of its format
-  unsupported = 8,       ///< well formed, but not something this build can run
-  out_of_memory = 9,     ///< the system or the KV pool has no more
-  context_full = 10,     ///< more tokens than the session can hold
-  no_valid_token = 11,   ///< nothing is left to sample from (all logits -inf or NaN)
-  callback_failed = 12,  ///< a callback of the host threw or asked to stop
-  internal = 13,         ///< a defect of the library; please report it
-  queue_full = 14,       ///< ModelOptions::max_queue requests wait already
+  invalid_argument = 1,     ///< an argument or option is out of its range
+  invalid_state = 2,        ///< the object cannot do this now (for example text after messages)
+  busy = 3,                 ///< a reply is in flight on this session
+  would_block = 4,          ///< waiting inside a callback would wait for itself
+  not_found = 5,            ///< no such file
+  io = 6,                   ///< reading or writing failed
+  invalid_file = 7,         ///< the file's contents break the rules of its format
+  unsupported = 8,          ///< well formed, but not something this build can run
+  out_of_memory = 9,        ///< the system or the KV pool has no more
+  context_full = 10,        ///< more tokens than the session can hold
+  no_valid_token = 11,      ///< nothing is left to sample from (all logits -inf or NaN)
+  callback_failed = 12,     ///< a callback of the host threw or asked to stop
+  internal = 13,            ///< a defect of the library; please report it
+  queue_full = 14,          ///< ModelOptions::max_queue requests wait already
+  device_unavailable = 15,  ///< no GPU, or no driver, that this build could use
+  device_lost = 16,         ///< the GPU failed; load the model again, or on another backend
 };
 
 /// The code's name, for example "invalid_argument". Never null.
@@ -188,7 +190,9 @@ class Executor {
   virtual void run(int n, void (*fn)(void* context) noexcept, void* context) = 0;
 };
 
-enum class Backend { cpu, reference };
+/// cuda: NVIDIA GPUs of compute capability 8.0 and above, in builds with DECANT_CUDA. cuda_host:
+/// the same kernels on the processor, very slowly, in programs that are built with the tests.
+enum class Backend { cpu, reference, cuda, cuda_host };
 /// How keys and values are stored. `automatic` is f16, and f32 for the reference backend. int8:
 /// codes with a scale for each token and 64 channels, about half of f16.
 enum class KvType { automatic, f32, f16, bf16, int8 };
@@ -210,7 +214,10 @@ struct ModelOptions {
   /// Instruction set of the cpu backend: "portable", "avx2", "avx512" or "neon"; empty: the best
   /// this processor has, and for the reference backend. All give the same bits.
   std::string_view isa = {};
-  int threads = 0;  ///< 0: one per processor, at most 64
+  int device = 0;          ///< of the cuda backend: which GPU
+  void* stream = nullptr;  ///< of the cuda backend: a cudaStream_t to use, which must outlive the
+                           ///< model, its sessions and replies; null: one of its own
+  int threads = 0;         ///< 0: one per processor, at most 64
   /// Must outlive the model, its sessions and replies; `threads` is then ignored. Null: the model
   /// has threads of its own, `threads` - 1 of them.
   Executor* executor = nullptr;

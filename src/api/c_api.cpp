@@ -19,6 +19,7 @@ struct decant_reply {
 namespace decant::detail {
 
 static_assert(DECANT_QUEUE_FULL == static_cast<int>(ErrorCode::queue_full));
+static_assert(DECANT_DEVICE_LOST == static_cast<int>(ErrorCode::device_lost));
 static_assert(sizeof(decant_error::message) > kMaxErrorText);
 
 /// Fills the caller's error; the status to return.
@@ -136,6 +137,10 @@ int decant_model_load(const char* path, const decant_model_options* options, dec
     DECANT_TRY(c_read_struct(options, c));
     ModelOptions o;
     if (c.use_reference != 0) o.backend = decant::Backend::reference;
+    if (c.use_cuda != 0) {
+      o.backend = decant::Backend::cuda;
+      o.device = c.use_cuda - 1;
+    }
     o.threads = c.threads;
     o.context = c.context;
     o.sessions = c.sessions;

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "api/chat.hpp"
+#include "backend/cpu/pack.hpp"
 #include "model/architecture.hpp"
 #include "model/fingerprint.hpp"
 #include "text/pre_tokenizer.hpp"
@@ -60,12 +61,16 @@ static Status check_options(const ModelOptions& o) {
            t == KvType::int8;
   };
   if (!known(o.kv_keys) || !known(o.kv_values)) return wrong("kv_keys and kv_values", "a KvType");
-  if (o.backend != decant::Backend::cpu && o.backend != decant::Backend::reference)
-    return wrong("backend", "cpu or reference");
+  if (o.backend != decant::Backend::cpu && o.backend != decant::Backend::reference &&
+      o.backend != decant::Backend::cuda && o.backend != decant::Backend::cuda_host)
+    return wrong("backend", "cpu, reference or cuda");
+  if (o.device < 0) return wrong("device", "0 or above");
+  const bool cuda = o.backend == decant::Backend::cuda || o.backend == decant::Backend::cuda_host;
+  if (cuda && o.mapped) return wrong("mapped", "off with the cuda backend, which copies weights");
   if (o.activations != Activations::int8 && o.activations != Activations::int16)
     return wrong("activations", "int8 or int16");
-  if (o.backend == decant::Backend::reference && !o.isa.empty())
-    return wrong("isa", "empty with the reference backend, which has no instruction sets");
+  if (o.backend != decant::Backend::cpu && !o.isa.empty())
+    return wrong("isa", "empty: only the cpu backend has instruction sets");
   return {};
 }
 
@@ -222,7 +227,11 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
   kv.prefix_cache = options.prefix_cache;
   kv.touched = options.mode == RunMode::manual;
   DECANT_TRY(check_int8(spec, kv, file.name()));
-  if (!reference) {
+  engine.cuda =
+      options.backend == decant::Backend::cuda || options.backend == decant::Backend::cuda_host;
+  engine.cuda_options = {options.backend == decant::Backend::cuda_host, options.device,
+                         options.stream};
+  if (options.backend == decant::Backend::cpu) {
     DECANT_ASSIGN(engine.kernels, cpu_kernels(options.isa));
     info.isa = engine.kernels->name;
   }
@@ -243,7 +252,8 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
     kv.nodes = (info.context + kPageTokens - 1) / kPageTokens * options.sessions;
   DECANT_ASSIGN(setup.kv_bytes, KvCache::pool_bytes(spec.kv_groups, kv));
   DECANT_ASSIGN(kv.swap_pages, swap_pages(options.swap_memory, setup.kv_bytes, kv.pages));
-  setup.weights.pack = !reference && !options.mapped;
+  if (!reference && !options.mapped)
+    setup.weights.packing = engine.cuda ? &kCudaPacking : &kCpuPacking;
   setup.weights.mapped = options.mapped;
   return setup;
 }
@@ -296,7 +306,11 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   info.layer_parameters = weights.layer_elements();
   DECANT_ASSIGN(Hash128 fingerprint, model_fingerprint(*file));
   // These round differently: their pages are not exchanged.
-  fingerprint = hash_word(fingerprint, setup.engine.kernels == nullptr ? 1 : 2);
+  const std::uint64_t rounding = options.backend == decant::Backend::reference ? 1
+                                 : options.backend == decant::Backend::cpu     ? 2
+                                 : options.backend == decant::Backend::cuda    ? 3
+                                                                               : 4;
+  fingerprint = hash_word(fingerprint, rounding);
   fingerprint = hash_word(fingerprint, static_cast<std::uint64_t>(options.activations));
   const KvConfig& kv = setup.engine.kv;
   setup.engine.kv.salt = hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),

@@ -55,9 +55,18 @@ struct ModelSpec {
 /// Output rows that packed weights keep together, one in each lane of a vector.
 inline constexpr int kRowGroup = 16;
 
+/// How a backend wants groups of 16 rows to lie.
+struct Packing {
+  /// Bytes of a group; 0: the backend does not know the type.
+  std::uint64_t (*group_bytes)(TensorType type, int cols);
+  /// n_rows <= 16 rows as the file stores them to one group; missing rows become zero.
+  void (*pack_group)(TensorType type, const std::byte* rows, std::uint64_t row_bytes, int n_rows,
+                     int cols, std::byte* to);
+};
+
 /// A matrix [rows][cols]: either as the file has it, `rows` rows of blocks of `type`, or packed in
-/// groups of 16 rows for the CPU kernels (backend/cpu/pack.hpp), segment by segment (a head), each
-/// segment filled up with zero rows.
+/// groups of 16 rows (backend/cpu/pack.hpp, backend/cuda/pack.hpp), segment by segment (a head),
+/// each segment filled up with zero rows.
 struct Weight {
   const std::byte* data = nullptr;  // null: the model has none
   TensorType type{};
@@ -129,8 +138,16 @@ class Backend : public PageAccess {
  public:
   /// What it took when it was made, or would have taken.
   virtual std::uint64_t memory_bytes() const = 0;
+  /// Where pages lie that this backend reads: zeroed memory, taken once, which lives as long as the
+  /// backend; null: in the cache's own. Errors: out_of_memory.
+  virtual Result<std::byte*> take_pages(std::uint64_t /*bytes*/) {
+    return static_cast<std::byte*>(nullptr);
+  }
   /// Starts a pass over at most `max_rows` rows; `batch` must outlive it.
   virtual void begin(const Batch& batch) = 0;
+  /// Waits until all that the pass has begun is done; its logits are there then. Errors:
+  /// device_lost, now and ever after.
+  virtual Status finish() noexcept { return {}; }
   /// The number of items of an operation in this pass.
   virtual std::size_t count(Operation op, int layer) const = 0;
   virtual void run(Operation op, int layer, std::size_t item, int worker) noexcept = 0;

@@ -115,6 +115,8 @@ const char* error_code_name(ErrorCode code) noexcept {
     case ErrorCode::callback_failed: return "callback_failed";
     case ErrorCode::internal: return "internal";
     case ErrorCode::queue_full: return "queue_full";
+    case ErrorCode::device_unavailable: return "device_unavailable";
+    case ErrorCode::device_lost: return "device_lost";
   }
   return "unknown";
 }

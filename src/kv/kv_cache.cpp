@@ -111,13 +111,18 @@ Result<std::shared_ptr<KvCache>> KvCache::create(std::span<const KvGroupSpec> gr
                                                  const KvConfig& config) {
   std::shared_ptr<KvCache> cache(new KvCache);
   cache->salt_ = config.salt;
-  DECANT_ASSIGN(const std::uint64_t total, pool_bytes(groups, config));
-  DECANT_ASSIGN(cache->memory_, PageMemory::reserve(static_cast<std::size_t>(total)));
+  DECANT_ASSIGN(cache->pool_bytes_, pool_bytes(groups, config));
+  std::byte* memory = config.memory;
+  if (memory == nullptr) {
+    DECANT_ASSIGN(cache->memory_,
+                  PageMemory::reserve(static_cast<std::size_t>(cache->pool_bytes_)));
+    memory = cache->memory_.data();
+  }
   std::uint64_t offset = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t n = config.pages[g];
     KvView view = kv_layout(groups[g], config.keys, config.values);
-    view.pages = cache->memory_.data() + offset;
+    view.pages = memory + offset;
     offset += kv_pool_span(view, n);
     cache->views_.push_back(view);
     Pool pool;
@@ -161,6 +166,7 @@ KvCounters KvCache::counters() const {
 /// Makes a use of freed pages certain to be seen: all bits set is a NaN in f32 and in f16.
 void KvCache::poison([[maybe_unused]] std::size_t group, [[maybe_unused]] std::int32_t page) const {
 #ifdef DECANT_ASSERTS
+  if (memory_.data() == nullptr) return;
   const KvView& view = views_[group];
   std::memset(view.keys(page, 0, 0), 0xFF, static_cast<std::size_t>(view.page_stride));
 #endif

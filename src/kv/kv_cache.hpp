@@ -32,6 +32,8 @@ struct KvConfig {
   std::size_t nodes = 0;
   Hash128 salt;                          // stands for all that changes keys and values
   std::uint64_t hash_mask = UINT64_MAX;  // for tests of colliding hashes
+  std::byte* memory = nullptr;  // where the pools lie, zeroed and never touched here; null: in
+                                // memory that the cache takes
 };
 
 /// What a cache has done since it was made.
@@ -74,7 +76,7 @@ class KvCache {
 
   int n_groups() const { return static_cast<int>(views_.size()); }
   std::span<const KvView> views() const { return views_; }
-  std::uint64_t pool_bytes() const { return memory_.size(); }
+  std::uint64_t pool_bytes() const { return pool_bytes_; }
   std::size_t n_pages(int group = 0) const {
     return pools_[static_cast<std::size_t>(group)].size();
   }
@@ -125,7 +127,8 @@ class KvCache {
   void evict(PrefixTree::Node node);
   void forget_window_page(std::size_t group, std::int32_t page);
 
-  PageMemory memory_;
+  PageMemory memory_;  // none: the pools lie elsewhere
+  std::uint64_t pool_bytes_ = 0;
   PageAccess host_access_;
   PageAccess* access_ = &host_access_;
   std::vector<KvView> views_;  // [n_groups]

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cpu/pack.hpp"
 #include "base/checked.hpp"
 
 namespace decant::detail {
@@ -76,7 +75,8 @@ Status WeightLoader::matrix(const std::string& name, int rows, int cols, bool re
   to.cols = cols;
   to.row_bytes = tensor->bytes / static_cast<std::uint64_t>(rows);
   to.segment_rows = segment_rows == 0 ? rows : segment_rows;
-  if (options_.pack) to.group_bytes = packed_group_bytes(tensor->type, cols);
+  if (options_.packing != nullptr)
+    to.group_bytes = options_.packing->group_bytes(tensor->type, cols);
   wanted_.push_back({tensor, &to, nullptr});
   return {};
 }
@@ -90,7 +90,7 @@ Status WeightLoader::vector(const std::string& name, int n, bool required, Vecto
 /// 0 for vectors and for what is used in place.
 std::uint64_t WeightLoader::bytes_in_arena(const Wanted& wanted) const {
   if (wanted.weight == nullptr) return 0;
-  if (options_.pack)
+  if (options_.packing != nullptr)
     return static_cast<std::uint64_t>(wanted.weight->n_groups()) * wanted.weight->group_bytes;
   const bool in_place =
       options_.mapped && (options_.measure || file_.mapped_data(*wanted.tensor) != nullptr);
@@ -132,9 +132,10 @@ Status WeightLoader::read_packed(const Wanted& wanted, std::byte* to) {
     DECANT_TRY(file_.read(*wanted.tensor, from, staging_));
     const auto pack = [&](int i) noexcept {
       const int g = group + i, begin = w.first_row(g);
-      pack_group(w.type, staging_.data() + static_cast<std::uint64_t>(begin - row) * w.row_bytes,
-                 w.row_bytes, w.end_row(g) - begin, w.cols,
-                 to + static_cast<std::uint64_t>(g) * w.group_bytes);
+      options_.packing->pack_group(
+          w.type, staging_.data() + static_cast<std::uint64_t>(begin - row) * w.row_bytes,
+          w.row_bytes, w.end_row(g) - begin, w.cols,
+          to + static_cast<std::uint64_t>(g) * w.group_bytes);
     };
     options_.pool->run(
         static_cast<std::size_t>(n),
@@ -173,7 +174,7 @@ Status WeightLoader::read_all(LoadedWeights& into) {
       w.vector->resize(static_cast<std::size_t>(w.tensor->elements()));
       dequantise(w.tensor->type, bytes.data(), w.vector->size(), w.vector->data());
     } else if (const std::uint64_t bytes = bytes_in_arena(w)) {
-      if (options_.pack)
+      if (options_.packing != nullptr)
         DECANT_TRY(read_packed(w, to));
       else
         DECANT_TRY(read_as_it_is(w, to));

@@ -11,7 +11,7 @@
 namespace decant::detail {
 
 struct WeightOptions {
-  bool pack = false;    // in groups of 16 rows, by the threads of `pool`
+  const Packing* packing = nullptr;  // by the threads of `pool`; null: as the file has them
   bool mapped = false;  // not packed: point into the file, which must then outlive the weights
   bool measure = false;  // read nothing, only say what it would take
   ThreadPool* pool = nullptr;
@@ -28,6 +28,8 @@ class LoadedWeights {
 
   const ModelWeights& weights() const { return weights_; }
   std::uint64_t parameters() const { return parameters_; }
+  /// The matrices were copied to where they are used: what they take here is given back.
+  void release_matrices() noexcept { arena_ = {}; }
   /// What all of it takes in memory.
   std::uint64_t memory_bytes() const { return memory_bytes_; }
   /// The matrices of all layers as they lie in memory, and their elements.

@@ -15,6 +15,7 @@ static Result<std::unique_ptr<Backend>> engine_backend(const ModelSpec& spec,
                                                        const EngineOptions& options, bool measure) {
   const BackendLimits limits{options.chunk, options.max_positions, n_workers, options.activations,
                              measure};
+  if (options.cuda) return make_cuda_backend(spec, weights.weights(), limits, options.cuda_options);
   auto backend = options.kernels != nullptr
                      ? make_cpu_backend(spec, weights.weights(), limits, *options.kernels)
                      : make_reference_backend(spec, weights.weights(), limits);
@@ -41,9 +42,13 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->weights_ = std::move(weights);
   engine->max_rows_ = static_cast<std::size_t>(options.chunk);
   engine->sampled_width_ = static_cast<std::size_t>(engine->spec_.n_vocab);
-  DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, options.kv));
   DECANT_ASSIGN(engine->backend_,
                 engine_backend(engine->spec_, engine->weights_, pool->n_workers(), options, false));
+  if (options.cuda) engine->weights_.release_matrices();
+  KvConfig kv = options.kv;
+  DECANT_ASSIGN(const std::uint64_t kv_bytes, KvCache::pool_bytes(engine->spec_.kv_groups, kv));
+  DECANT_ASSIGN(kv.memory, engine->backend_->take_pages(kv_bytes));
+  DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, kv));
   engine->pool_ = std::move(pool);
   engine->kv_->set_access(*engine->backend_);
   if (options.profile) engine->profile_.enable();
@@ -222,6 +227,11 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
       shares_.clear();
       return false;
     }
+    if (const Status status = backend_->finish(); !status) {
+      fail_pass(status.error());
+      profile_.stop();
+      return true;
+    }
     profile_.enter(Profile::kOther);
     phase_ = Phase::committing;
     pace_.note(n_decoding_, rows_.size() - n_decoding_, pass_time_);
@@ -250,6 +260,15 @@ bool Engine::commit_shares(Clock::time_point deadline, bool at_least_one) noexce
       commit_time_ = ThreadPool::about_longest(commit_time_, Clock::now() - begin);
   }
   return true;
+}
+
+/// Nothing of the pass counts: its sequences stay as they were, its requests end.
+void Engine::fail_pass(const Error& error) noexcept {
+  for (n_committed_ = 0; n_committed_ < shares_.size();) {
+    const Share& share = shares_[n_committed_++];
+    if (share.left == nullptr) end(*share.request, FinishReason::none, error);
+  }
+  shares_.clear();
 }
 
 std::size_t Engine::Pass::next() noexcept {

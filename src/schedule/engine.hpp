@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "backend/cpu/kernels.hpp"
+#include "backend/cuda/cuda.hpp"
 #include "base/thread_pool.hpp"
 #include "model/weights.hpp"
 #include "sample/sampler.hpp"
@@ -24,9 +25,11 @@
 namespace decant::detail {
 
 struct EngineOptions {
-  const CpuKernels* kernels = nullptr;  // null: the reference backend
-  int max_positions = 1;                // of a sequence
-  int chunk = 512;                      // prompt tokens in one pass
+  const CpuKernels* kernels = nullptr;  // of the CPU backend
+  bool cuda = false;                    // neither of the two: the reference backend
+  CudaOptions cuda_options;
+  int max_positions = 1;  // of a sequence
+  int chunk = 512;        // prompt tokens in one pass
   KvConfig kv;
   Activations activations = Activations::int8;
   bool profile = false;
@@ -102,6 +105,7 @@ class Engine {
   void end_all() noexcept;
   bool advance(Clock::time_point deadline, std::chrono::nanoseconds wanted) noexcept;
   bool commit_shares(Clock::time_point deadline, bool at_least_one) noexcept;
+  void fail_pass(const Error& error) noexcept;
   void commit(const Share& share) noexcept;
   void branch(Request& prompt) noexcept;
   Result<Token> choose(Request& request);

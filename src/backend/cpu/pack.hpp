@@ -47,6 +47,7 @@ bool packed_is_integer(TensorType type);
 /// become zero. `rows` points to the first of them as the file stores them.
 void pack_group(TensorType type, const std::byte* rows, std::uint64_t row_bytes, int n_rows,
                 int cols, std::byte* to);
+inline constexpr Packing kCpuPacking{packed_group_bytes, pack_group};
 
 /// Row `row` of a packed weight as floats: the values that `dequantise` gives, bit for bit.
 void unpack_row(const Weight& weight, int row, float* to);

@@ -54,5 +54,6 @@ WeightForm weight_form(TensorType type);
 std::uint64_t cuda_group_bytes(TensorType type, int cols);
 void cuda_pack_group(TensorType type, const std::byte* rows, std::uint64_t row_bytes, int n_rows,
                      int cols, std::byte* to);
+inline constexpr Packing kCudaPacking{cuda_group_bytes, cuda_pack_group};
 
 }  // namespace decant::detail

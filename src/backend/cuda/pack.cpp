@@ -1,4 +1,4 @@
-#include "cuda/pack.hpp"
+#include "backend/cuda/pack.hpp"
 
 #include <cstring>
 
