@@ -390,17 +390,16 @@ struct MmaOperands {
 template <float (*Widen)(std::uint16_t)>
 void mma_host(Lanes lanes) {
   float a[16][16], b[16][8], sum[16][8];
-  const auto half = [](Pair pair, int i) { return static_cast<std::uint16_t>(pair >> (16 * i)); };
   for (int lane = 0; lane < kWarp; ++lane) {
     const auto& at = *static_cast<const MmaOperands*>(lanes[lane]);
     const int g = lane / 4, j = lane % 4;
-    for (int i = 0; i < 2; ++i) {
-      for (int pair = 0; pair < 4; ++pair)
-        a[g + 8 * (pair % 2)][2 * j + i + 8 * (pair / 2)] = Widen(half(at.a->pair[pair], i));
-      for (int pair = 0; pair < 2; ++pair)
-        b[2 * j + i + 8 * pair][g] = Widen(half(at.b->pair[pair], i));
-      for (int pair = 0; pair < 2; ++pair) sum[g + 8 * pair][2 * j + i] = at.d->value[2 * pair + i];
-    }
+    const auto widen = [](Pair pair, float* to, int stride) {
+      to[0] = Widen(static_cast<std::uint16_t>(pair));
+      to[stride] = Widen(static_cast<std::uint16_t>(pair >> 16));
+    };
+    for (int p = 0; p < 4; ++p) widen(at.a->pair[p], &a[g + 8 * (p % 2)][2 * j + 8 * (p / 2)], 1);
+    for (int p = 0; p < 2; ++p) widen(at.b->pair[p], &b[2 * j + 8 * p][g], 8);
+    for (int i = 0; i < 4; ++i) sum[g + 8 * (i / 2)][2 * j + i % 2] = at.d->value[i];
   }
   for (int row = 0; row < 16; ++row)
     for (int k = 0; k < 16; ++k)
@@ -488,15 +487,17 @@ void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t 
 }
 
 /// The device of the tests. Its index is the order in which threads run: 0 ascending, 1 descending,
-/// any other the seed of a random one.
+/// any other the seed of a random one; kFails + n: it fails after n launches.
 class Device {
  public:
+  static constexpr int kFails = 1 << 20;
   Status open(int index, void*) {
     using Order = Executor::Order;
     const Order order = index == 0   ? Order::ascending
                         : index == 1 ? Order::descending
                                      : Order::random;
     executor_ = std::make_unique<Executor>(order, static_cast<std::uint64_t>(index));
+    if (index >= kFails) executor_->fail_after(index - kFails);
     stream.executor = executor_.get();
     return {};
   }

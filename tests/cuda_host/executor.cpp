@@ -150,6 +150,9 @@ void Executor::fail(const std::string& text) {
 void Executor::run(std::array<unsigned, 3> grid_size, int threads, std::size_t shared_bytes,
                    void (*body)(const void*), const void* context) {
   if (!error_.empty()) return;
+  if (launches_left_ == 0) error_ = "this executor was asked to fail";
+  if (launches_left_ == 0) return;
+  if (launches_left_ > 0) --launches_left_;
   if (threads < 32 || threads > kMaxThreads || threads % 32 != 0 || grid_size[1] > 65535 ||
       grid_size[2] > 65535 || grid_size[0] > INT32_MAX || shared_bytes > 99 * 1024) {
     error_ = "a launch of " + std::to_string(threads) + " threads, " +

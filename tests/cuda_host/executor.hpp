@@ -35,6 +35,8 @@ class Executor {
   /// Empty: all went well so far.
   const std::string& error() const { return error_; }
   void clear_error() { error_.clear(); }
+  /// As a GPU that breaks: the launches after the next n fail.
+  void fail_after(int n) { launches_left_ = n; }
 
   // For the kernel's thread that runs now; see cuda/device.cuh.
   std::array<unsigned, 3> grid{}, block{};
@@ -80,6 +82,7 @@ class Executor {
   const Order order_;
   std::uint64_t random_;
   std::string error_;
+  int launches_left_ = -1;                      // -1: as many as there are
   std::vector<std::unique_ptr<Fiber>> fibers_;  // [threads], and at the end the caller itself
   std::unique_ptr<Fiber> caller_;
   std::uint64_t runnable_[kMaxThreads / 64] = {};

@@ -1,0 +1,410 @@
+// Whole models on the CUDA kernels: tiny llama and tiny gemma3 against transformers' float32 logits
+// and against a forward pass written here in double precision, which rounds where the kernels do;
+// the same bits in every way; and the errors of the backend.
+#include <functional>
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+
+#include "backend/cuda/cuda.hpp"
+#include "cuda_host/support.hpp"
+#include "model/architecture.hpp"
+#include "model/weights.hpp"
+#include "support/npz.hpp"
+#include "support/tiny_model.hpp"
+
+using namespace decant_test;
+using decant::ErrorCode;
+using decant::KvType;
+
+namespace {
+
+double to_bf16(double x) {
+  return static_cast<double>(bf16_to_f32(f32_to_bf16(static_cast<float>(x))));
+}
+double to_f16(double x) {
+  return static_cast<double>(f16_to_f32(f32_to_f16(static_cast<float>(x))));
+}
+
+/// All logits of a prompt of at most 256 tokens (one split) by the definition of the model, with
+/// f16 keys and values. Rounded, as the kernels do: what weights are multiplied with, to bf16;
+/// queries, keys, values and the exponentials of attention, to f16.
+class RoundedModel {
+ public:
+  explicit RoundedModel(const std::string& path)
+      : file_(Gguf::open(path, false).value()), spec_(read_model_spec(file_).value()) {
+    weights_.emplace(LoadedWeights::load(file_, spec_, {}).value());
+  }
+
+  std::vector<double> logits(std::span<const Token> tokens) {
+    const ModelWeights& w = weights_->weights();
+    const std::size_t n = tokens.size();
+    std::vector<Row> stream(n);
+    const Matrix embedding = read(w.embedding);
+    for (std::size_t t = 0; t < n; ++t)
+      for (const double x : embedding[static_cast<std::size_t>(tokens[t])])
+        stream[t].push_back(x * spec_.embedding_scale);
+    for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
+      const LayerSpec& s = spec_.layers[i];
+      const LayerWeights& l = w.layers[i];
+      std::vector<Row> q(n), k(n), v(n);
+      for (std::size_t t = 0; t < n; ++t) {
+        const Row x = rounded(norm(stream[t], l.attention_norm));
+        q[t] = head_rows(times(read(l.q), x, l.q_bias), s.key_dim, l.q_norm, s, t);
+        k[t] = head_rows(times(read(l.k), x, l.k_bias), s.key_dim, l.k_norm, s, t);
+        v[t] = times(read(l.v), x, l.v_bias);
+        for (Row* row : {&q[t], &k[t], &v[t]})
+          for (double& y : *row) y = to_f16(y);
+      }
+      const Matrix output = read(l.attention_output), gate = read(l.gate), up = read(l.up),
+                   down = read(l.down);
+      for (std::size_t t = 0; t < n; ++t) {
+        const Row attended = rounded(attend(s, q[t], k, v, t));
+        add(stream[t], times(output, attended, l.attention_output_bias), l.post_attention_norm);
+        const Row x = rounded(norm(stream[t], l.ffn_norm));
+        Row g = times(gate, x, l.gate_bias);
+        const Row u = times(up, x, l.up_bias);
+        for (std::size_t c = 0; c < g.size(); ++c) g[c] = to_bf16(activate(s, g[c]) * u[c]);
+        add(stream[t], times(down, g, l.down_bias), l.post_ffn_norm);
+      }
+    }
+    const Matrix head = read(w.head);
+    std::vector<double> out;
+    for (std::size_t t = 0; t < n; ++t)
+      for (const double y : times(head, rounded(norm(stream[t], w.final_norm)), {}))
+        out.push_back(y);
+    return out;
+  }
+
+ private:
+  using Row = std::vector<double>;
+  using Matrix = std::vector<Row>;
+
+  static Matrix read(const Weight& w) {
+    Matrix out;
+    std::vector<float> row(usize(w.cols));
+    for (int r = 0; r < w.rows; ++r) {
+      dequantise(w.type, w.data + static_cast<std::uint64_t>(r) * w.row_bytes, row.size(),
+                 row.data());
+      out.emplace_back(row.begin(), row.end());
+    }
+    return out;
+  }
+  static Row times(const Matrix& matrix, const Row& x, const Vector& bias) {
+    Row out;
+    for (std::size_t r = 0; r < matrix.size(); ++r) {
+      double sum = bias.empty() ? 0.0 : static_cast<double>(bias[r]);
+      for (std::size_t c = 0; c < x.size(); ++c) sum += matrix[r][c] * x[c];
+      out.push_back(sum);
+    }
+    return out;
+  }
+  Row norm(const Row& x, const Vector& weight) const {
+    double squares = 0;
+    for (const double y : x) squares += y * y;
+    Row out;
+    for (std::size_t c = 0; c < x.size(); ++c)
+      out.push_back(x[c] / std::sqrt(squares / static_cast<double>(x.size()) + spec_.norm_eps) *
+                    static_cast<double>(weight[c]));
+    return out;
+  }
+  static Row rounded(Row x) {
+    for (double& y : x) y = to_bf16(y);
+    return x;
+  }
+  void add(Row& stream, Row left, const Vector& post_norm) const {
+    if (!post_norm.empty()) left = norm(left, post_norm);
+    for (std::size_t c = 0; c < stream.size(); ++c) stream[c] += left[c];
+  }
+  static double activate(const LayerSpec& s, double x) {
+    if (s.activation == Activation::silu) return x / (1 + std::exp(-x));
+    return 0.5 * x *
+           (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+  }
+  /// Norm and RoPE of each head.
+  Row head_rows(const Row& x, int dim, const Vector& weight, const LayerSpec& s, std::size_t t) {
+    const RopeSpec& rope = spec_.ropes[usize(s.rope)];
+    Row out;
+    for (std::size_t at = 0; at < x.size(); at += usize(dim)) {
+      Row head(x.begin() + static_cast<std::ptrdiff_t>(at),
+               x.begin() + static_cast<std::ptrdiff_t>(at) + dim);
+      if (!weight.empty()) head = norm(head, weight);
+      for (int i = 0; i < rope.dims / 2; ++i) {
+        double angle = static_cast<double>(t) * rope.position_scale *
+                       std::pow(rope.base, -2.0 * i / rope.dims);
+        if (!rope.factors.empty()) angle /= static_cast<double>(rope.factors[usize(i)]);
+        const bool neighbours = rope.pairs == RopePairs::neighbours;
+        double& u = head[usize(neighbours ? 2 * i : i)];
+        double& v = head[usize(neighbours ? 2 * i + 1 : i + rope.dims / 2)];
+        const double a = u * std::cos(angle) - v * std::sin(angle);
+        v = u * std::sin(angle) + v * std::cos(angle);
+        u = a;
+      }
+      out.insert(out.end(), head.begin(), head.end());
+    }
+    return out;
+  }
+  static Row attend(const LayerSpec& s, const Row& q, const std::vector<Row>& k,
+                    const std::vector<Row>& v, std::size_t t) {
+    const std::size_t first = s.window == 0 || t < usize(s.window) ? 0 : t - usize(s.window) + 1;
+    Row out(usize(s.n_heads * s.value_dim));
+    for (int h = 0; h < s.n_heads; ++h) {
+      const int kv_head = h / s.group();
+      Row score;
+      for (std::size_t p = first; p <= t; ++p) {
+        double dot = 0;
+        for (int i = 0; i < s.key_dim; ++i)
+          dot += q[usize(h * s.key_dim + i)] * k[p][usize(kv_head * s.key_dim + i)];
+        score.push_back(dot * s.attention_scale);
+      }
+      const double max = *std::max_element(score.begin(), score.end());
+      double sum = 0;
+      for (double& x : score) sum += x = std::exp(x - max);
+      for (std::size_t p = first; p <= t; ++p)
+        for (int i = 0; i < s.value_dim; ++i)
+          out[usize(h * s.value_dim + i)] +=
+              to_f16(score[p - first]) * v[p][usize(kv_head * s.value_dim + i)] / sum;
+    }
+    return out;
+  }
+
+  Gguf file_;
+  ModelSpec spec_;
+  std::optional<LoadedWeights> weights_;
+};
+
+const char* const kGoldenModels[] = {"llama-tied", "gemma3"};
+std::string golden_path(const std::string& model, const std::string& file) {
+  return std::string(DECANT_TEST_DATA) + "/models/" + model + "/" + file;
+}
+
+decant::ModelOptions on_cuda(int schedule = 0, std::size_t chunk = 512) {
+  decant::ModelOptions options;
+  options.backend = decant::Backend::cuda_host;
+  options.device = schedule;
+  options.threads = 1;
+  options.chunk = chunk;
+  return options;
+}
+
+struct Difference {
+  double worst = 0, deviation = 0;  // the latter of the second operand
+};
+template <class A, class B>
+Difference difference(const A& a, const B& b) {
+  Difference d;
+  double sum = 0, squares = 0;
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
+    d.worst = std::max(d.worst, std::abs(x - y));
+    sum += y;
+    squares += y * y;
+  }
+  const auto n = static_cast<double>(a.size());
+  d.deviation = std::sqrt(squares / n - sum / n * (sum / n));
+  return d;
+}
+
+}  // namespace
+
+TEST_CASE("cuda model: golden logits within bfloat16's own noise, tokens where margins exceed it") {
+  for (const char* name : kGoldenModels) {
+    CAPTURE(name);
+    const auto npz = read_npz(golden_path(name, "golden.npz"));
+    std::ifstream in(golden_path(name, "golden.json"));
+    const auto json = nlohmann::json::parse(in);
+    // What transformers' own bfloat16 run is away from its float32 run.
+    const double noise = json.at("noise").at("bfloat16_run_vs_float32_max_abs").get<double>();
+    const auto ids = npz.at("input_ids").as<Token>(), greedy = npz.at("greedy_ids").as<Token>();
+    auto model = decant::Model::load(golden_path(name, "model-f16.gguf"), on_cuda()).value();
+    auto session = session_with(model, ids);
+    CHECK(difference(last_logits(session, model, ids.size()), npz.at("logits").as<float>()).worst <=
+          noise);
+
+    // The reference's tokens, one after another: every logit near, and the same choice unless two
+    // logits are nearer to each other than the two runs may be.
+    const std::size_t width = model.info().n_vocab;
+    const auto wanted = npz.at("greedy_logits").as<float>();
+    std::size_t n_compared = 0;
+    for (std::size_t i = 0; i < greedy.size(); ++i) {
+      const auto row = session.logits().value();
+      const std::span reference(wanted.data() + i * width, width);
+      CAPTURE(i);
+      CHECK(difference(row, reference).worst <= noise);
+      const auto best = std::max_element(row.begin(), row.end()) - row.begin();
+      if (json.at("runs")[0].at("greedy_margin")[i].get<double>() > 2 * noise) {
+        CHECK(best == greedy[i]);
+        ++n_compared;
+      }
+      session.append(std::span(&greedy[i], 1)).value();
+    }
+    CHECK(n_compared >= 8);
+  }
+}
+
+TEST_CASE("cuda model: logits of a double-precision pass that rounds at the same places") {
+  for (const char* name : kGoldenModels) {
+    CAPTURE(name);
+    const auto ids = read_npz(golden_path(name, "golden.npz")).at("input_ids").as<Token>();
+    const auto wanted = RoundedModel(golden_path(name, "model-f16.gguf")).logits(ids);
+    auto model = decant::Model::load(golden_path(name, "model-f16.gguf"), on_cuda()).value();
+    auto session = session_with(model, ids);
+    const auto got = last_logits(session, model, ids.size());
+    const double deviation = difference(got, wanted).deviation;
+    // Where single and double precision lie on two sides of the middle between two bf16 (or f16),
+    // they round apart, and all rows after it see that. The first row sees none in these models.
+    const std::size_t width = got.size() / ids.size();
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      double squares = 0;
+      for (std::size_t i = row * width; i < (row + 1) * width; ++i)
+        squares += std::pow(static_cast<double>(got[i]) - wanted[i], 2);
+      const double apart = std::sqrt(squares / static_cast<double>(width));
+      CAPTURE(row, deviation);
+      CHECK(apart <= (row == 0 ? 1e-5 : 0.02) * deviation);
+    }
+  }
+}
+
+TEST_CASE("cuda model: the same bits for every schedule of threads, chunk and neighbour") {
+  struct Case {
+    TinySpec spec;
+    KvType kv;
+  };
+  // Groups of 5, 3, 8 and 1 heads; odd sizes; windows.
+  const std::vector<Case> cases = {
+      {{.n_embd = 45, .n_heads = 5, .n_kv_heads = 1, .head_dim = 48, .n_ff = 52}, KvType::f16},
+      {{.n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .n_ff = 160}, KvType::int8},
+      {{.architecture = "gemma3", .n_embd = 64, .n_heads = 8, .n_kv_heads = 1, .n_ff = 96},
+       KvType::bf16},
+      {{.architecture = "gemma3", .n_heads = 2, .n_kv_heads = 2, .head_dim = 80}, KvType::f32}};
+  for (const Case& c : cases) {
+    const TinyModel tiny = random_model(c.spec);
+    const std::vector<Token> prompt = TinyRandom(5).tokens(70);
+    struct Left {
+      std::vector<float> logits;
+      std::vector<std::byte> snapshot;  // with the pages
+      bool operator==(const Left& o) const {
+        return decant_test::same_bits(std::span<const float>(logits),
+                                      std::span<const float>(o.logits)) &&
+               snapshot == o.snapshot;
+      }
+    };
+    const auto left = [&](int schedule, std::size_t chunk, std::size_t n_others) {
+      decant::ModelOptions options = on_cuda(schedule, chunk);
+      options.sessions = 12;
+      options.context = 96;
+      options.prefix_cache = false;
+      options.kv_keys = options.kv_values = c.kv;
+      auto model = tiny.load(options);
+      std::vector<decant::Session> others;
+      std::vector<decant::Reply> replies;
+      for (std::size_t i = 0; i < n_others; ++i) {
+        others.push_back(session_with(model, std::span(prompt).first(2 + i)));
+        replies.push_back(others.back().generate({.max_tokens = 5}).value());
+      }
+      auto session = session_with(model, prompt);
+      Left out{last_logits(session, model, 6), session.save().value()};
+      for (auto& reply : replies) reply.wait().value();
+      return out;
+    };
+    const Left measure = left(0, 512, 0);
+    for (const float x : measure.logits) REQUIRE(std::isfinite(x));
+    for (const int schedule : {0, 1, 2, 3})
+      for (const std::size_t chunk : {7, 64}) {
+        CAPTURE(c.spec.architecture, c.spec.n_heads, schedule, chunk);
+        CHECK(left(schedule, chunk, 0) == measure);
+        CHECK(left(schedule, chunk, 9) == measure);
+      }
+    CHECK(left(0, 1, 0) == measure);
+  }
+}
+
+TEST_CASE("cuda model: a token's logits alone and among 64") {
+  const TinyModel tiny = random_model({.n_heads = 6, .n_kv_heads = 2});
+  decant::ModelOptions options = on_cuda();
+  options.sessions = 64;
+  options.context = 32;
+  options.prefix_cache = false;
+  const auto all_logits = [&](std::size_t n) {
+    options.max_batch = n;
+    auto model = tiny.load(options);
+    std::vector<decant::Session> sessions;
+    std::vector<decant::Reply> replies;
+    std::vector<std::vector<float>> logits(64);
+    for (std::size_t i = 0; i < 64; ++i)
+      sessions.push_back(session_with(model, TinyRandom(i).tokens(1 + i % 3)));
+    for (std::size_t i = 0; i < 64; ++i) {
+      decant::GenerateOptions o;
+      o.max_tokens = 3;
+      o.ignore_end = true;
+      o.sampler = decant::Sampler::greedy();
+      o.process_logits = [](void* to, std::span<const Token>, std::span<float> row) {
+        auto& all = *static_cast<std::vector<float>*>(to);
+        all.insert(all.end(), row.begin(), row.end());
+        return true;
+      };
+      o.process_logits_user = &logits[i];
+      replies.push_back(sessions[i].generate(o).value());
+    }
+    for (auto& reply : replies) reply.wait().value();
+    return logits;
+  };
+  const auto alone = all_logits(1);
+  for (const std::size_t n : {2, 5, 8, 9, 24, 64}) {
+    CAPTURE(n);
+    CHECK((all_logits(n) == alone));
+  }
+}
+
+TEST_CASE("cuda model: a device that fails ends its replies, and the program goes on") {
+  const TinyModel tiny = random_model();
+  for (const int n : {1, 5, 30, 200}) {  // launches that succeed
+    CAPTURE(n);
+    auto model = tiny.load(on_cuda(Device::kFails + n));
+    auto session = session_with(model, TinyRandom(1).tokens(5));
+    auto reply = session.generate({.max_tokens = 100, .ignore_end = true}).value();
+    const auto status = reply.wait();
+    REQUIRE_FALSE(status);
+    CHECK(status.error().code() == ErrorCode::device_lost);
+    CHECK(std::string(status.error().message()).find("executor") != std::string::npos);
+    // So does every later one; another model works.
+    CHECK(session.logits().error().code() == ErrorCode::device_lost);
+    auto other = tiny.load(on_cuda());
+    auto fine = session_with(other, TinyRandom(1).tokens(5));
+    CHECK(fine.logits());
+  }
+}
+
+TEST_CASE("cuda model: what the kernels do not know is refused at load") {
+  const auto refused = [](const TinySpec& spec) {
+    const auto loaded = random_model(spec).try_load(on_cuda());
+    return loaded ? ErrorCode::none : loaded.error().code();
+  };
+  CHECK(refused({.head_dim = 24}) == ErrorCode::unsupported);
+  CHECK(refused({.head_dim = 272}) == ErrorCode::unsupported);
+  CHECK(refused({.n_heads = 17, .n_kv_heads = 1}) == ErrorCode::unsupported);
+  CHECK(refused({.n_heads = 16, .n_kv_heads = 1}) == ErrorCode::none);
+  decant::ModelOptions options = on_cuda();
+  options.mapped = true;
+  CHECK(random_model().try_load(options).error().code() == ErrorCode::invalid_argument);
+  options = {};
+  options.device = -1;
+  CHECK(random_model().try_load(options).error().code() == ErrorCode::invalid_argument);
+  // Without a GPU, or in a build without CUDA, in words that say so.
+  options = {};
+  options.backend = decant::Backend::cuda;
+  const auto loaded = random_model().try_load(options);
+  if (!loaded)
+    CHECK((loaded.error().code() == ErrorCode::unsupported ||
+           loaded.error().code() == ErrorCode::device_unavailable));
+}
+
+TEST_CASE("cuda model: the plan is what the model takes") {
+  const TinyModel tiny = random_model({.architecture = "gemma3", .n_layers = 4});
+  auto model = tiny.load(on_cuda());
+  const auto file = tiny.file();
+  CHECK(model.memory().weights_bytes > 0);
+  CHECK(model.memory().workspace_bytes > 0);
+}
