@@ -32,7 +32,10 @@ class CudaBackend final : public Backend {
     return op == Operation::logits && n_logits_ == 0 ? 0 : 1;
   }
   void run(Operation op, int layer, std::size_t item, int worker) noexcept override;
-  Status finish() noexcept override { return device_.finish(); }
+  Status finish() noexcept override {
+    const CurrentDevice current = device_.use();
+    return device_.finish();
+  }
 
   void copy_page(const KvView& view, std::int32_t from, std::int32_t to) noexcept override;
   void read_page(const KvView& view, std::int32_t page, std::byte* to) noexcept override;
@@ -51,6 +54,7 @@ class CudaBackend final : public Backend {
   };
 
   Status check(const ModelWeights& weights) const;
+  Status take_rows(const ModelWeights& weights);
   Status bind(const ModelWeights& weights);
   DeviceWeight upload(const Weight& weight);
   const float* upload(const Vector& vector);
@@ -117,7 +121,7 @@ class CudaBackend final : public Backend {
 // -------------------------------------------------------------------------------- the forward pass
 
 inline void CudaBackend::run(Operation op, int layer, std::size_t, int) noexcept {
-  device_.use();
+  const CurrentDevice current = device_.use();
   const Layer& l = layers_[static_cast<std::size_t>(layer)];
   const int n = static_cast<int>(n_rows());
   switch (op) {
@@ -298,7 +302,7 @@ inline void CudaBackend::add_tile(int first_row, int n_rows) {
 }
 
 inline void CudaBackend::begin(const Batch& batch) {
-  device_.use();
+  const CurrentDevice current = device_.use();
   // A pass that was given up may still be reading what the last one copied.
   static_cast<void>(device_.finish());
   batch_ = batch;
@@ -346,7 +350,7 @@ inline void CudaBackend::begin(const Batch& batch) {
 // ------------------------------------------------------------------------------------------ pages
 
 inline Result<std::byte*> CudaBackend::take_pages(std::uint64_t bytes) {
-  device_.use();
+  const CurrentDevice current = device_.use();
   std::byte* const pages =
       device_.take(static_cast<std::size_t>(std::max<std::uint64_t>(bytes, 1)));
   if (pages == nullptr)
@@ -359,18 +363,18 @@ inline Result<std::byte*> CudaBackend::take_pages(std::uint64_t bytes) {
 
 inline void CudaBackend::copy_page(const KvView& view, std::int32_t from,
                                    std::int32_t to) noexcept {
-  device_.use();
+  const CurrentDevice current = device_.use();
   device_.copy_within(view.keys(to, 0, 0), view.keys(from, 0, 0),
                       static_cast<std::size_t>(view.page_stride));
 }
 inline void CudaBackend::read_page(const KvView& view, std::int32_t page, std::byte* to) noexcept {
-  device_.use();
+  const CurrentDevice current = device_.use();
   device_.copy_out(to, view.keys(page, 0, 0), static_cast<std::size_t>(view.page_stride));
   static_cast<void>(device_.finish());
 }
 inline void CudaBackend::write_page(const KvView& view, std::int32_t page,
                                     const std::byte* from) noexcept {
-  device_.use();
+  const CurrentDevice current = device_.use();
   device_.copy_in(view.keys(page, 0, 0), from, static_cast<std::size_t>(view.page_stride));
 }
 
@@ -388,6 +392,13 @@ inline Status CudaBackend::check(const ModelWeights& weights) const {
                         "the CUDA backend knows heads of 16 to {} channels, multiples of 16, and "
                         "at most 16 to a KV head; the model has {}, {} and {}",
                         kMaxHead, l.key_dim, l.value_dim, l.group());
+  const std::int64_t n_pages = (limits_.max_positions + kPageTokens - 1) / kPageTokens;
+  if (n_pages * limits_.max_rows * static_cast<std::int64_t>(spec_.kv_groups.size()) > INT32_MAX)
+    return make_error(
+        ErrorCode::unsupported,
+        "the CUDA backend's block tables for {} rows of up to {} tokens have more than "
+        "2^31 entries; lower ModelOptions::chunk or context",
+        limits_.max_rows, limits_.max_positions);
   const auto known = [](const Weight& w) { return w.rows == 0 || w.group_bytes != 0; };
   for (const LayerWeights& l : weights.layers)
     for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
@@ -443,7 +454,14 @@ inline const float* CudaBackend::upload_bias(const Vector& bias, const Weight& w
 
 inline Status CudaBackend::create(const ModelWeights& weights, const CudaOptions& options) {
   DECANT_TRY(check(weights));
-  if (!limits_.measure) DECANT_TRY(device_.open(options.device, options.stream));
+  if (limits_.measure) return take_rows(weights);
+  DECANT_TRY(device_.open(options.device, options.stream));
+  const CurrentDevice current = device_.use();
+  return take_rows(weights);
+}
+
+/// What a pass works in.
+inline Status CudaBackend::take_rows(const ModelWeights& weights) {
   const int rows = limits_.max_rows, n_groups = static_cast<int>(spec_.kv_groups.size());
   int q_width = 0, n_heads = 0;
   for (std::size_t i = 0; i < spec_.layers.size(); ++i) {

@@ -216,6 +216,23 @@ void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t 
   stream.note(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
+/// Makes a GPU this thread's for a while, and then the one that it was before.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index) {
+    if (cudaGetDevice(&before_) != cudaSuccess || before_ == index) before_ = -1;
+    static_cast<void>(cudaSetDevice(index));
+  }
+  ~CurrentDevice() {
+    if (before_ >= 0) static_cast<void>(cudaSetDevice(before_));
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = -1;
+};
+
 /// A GPU, its memory and a stream of work on it. Copies and launches run in the order in which they
 /// are asked for. Copies may be asked for by any thread.
 class Device {
@@ -225,7 +242,7 @@ class Device {
   Device& operator=(const Device&) = delete;
   ~Device() {
     if (index_ < 0) return;
-    use();
+    const CurrentDevice current = use();
     static_cast<void>(cudaStreamSynchronize(stream.stream));
     for (void* memory : taken_) static_cast<void>(cudaFree(memory));
     for (void* memory : pinned_) static_cast<void>(cudaFreeHost(memory));
@@ -256,14 +273,14 @@ class Device {
                         "GPU {} has compute capability {}.{}; 8.0 or above is needed", index, major,
                         minor);
     index_ = index;
-    use();
+    const CurrentDevice current = use();
     stream.stream = static_cast<cudaStream_t>(host_stream);
     owns_stream_ = host_stream == nullptr;
     if (owns_stream_) stream.note(cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking));
     return finish();
   }
-  /// Each thread that calls the others calls this before.
-  void use() { stream.note(cudaSetDevice(index_)); }
+  /// Each thread that calls the others, or launches, keeps this while it does.
+  [[nodiscard]] CurrentDevice use() const { return CurrentDevice(index_); }
 
   /// Zeroed memory of the device's, until the end; null: there is no more.
   std::byte* take(std::size_t bytes) {
@@ -486,6 +503,10 @@ void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t 
       [](const void* f) { (*static_cast<decltype(body)*>(f))(); }, &body);
 }
 
+struct CurrentDevice {
+  ~CurrentDevice() {}  // as something that has one
+};
+
 /// The device of the tests. Its index is the order in which threads run: 0 ascending, 1 descending,
 /// any other the seed of a random one; kFails + n: it fails after n launches.
 class Device {
@@ -501,7 +522,7 @@ class Device {
     stream.executor = executor_.get();
     return {};
   }
-  void use() {}
+  [[nodiscard]] CurrentDevice use() const { return {}; }
   std::byte* take(std::size_t bytes) {
     taken_.emplace_back(bytes / sizeof(Bytes16) + 1);
     return reinterpret_cast<std::byte*>(taken_.back().data());

@@ -12,6 +12,7 @@
 #include "model/architecture.hpp"
 #include "model/weights.hpp"
 #include "support/npz.hpp"
+#include "support/temp_folder.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace decant_test;
@@ -389,6 +390,10 @@ TEST_CASE("cuda model: what the kernels do not know is refused at load") {
   decant::ModelOptions options = on_cuda();
   options.mapped = true;
   CHECK(random_model().try_load(options).error().code() == ErrorCode::invalid_argument);
+  options = on_cuda(0, 4096);
+  options.context = std::size_t{1} << 24;
+  options.kv_memory = 1 << 20;
+  CHECK(random_model().try_load(options).error().code() == ErrorCode::unsupported);
   options = {};
   options.device = -1;
   CHECK(random_model().try_load(options).error().code() == ErrorCode::invalid_argument);
@@ -402,9 +407,15 @@ TEST_CASE("cuda model: what the kernels do not know is refused at load") {
 }
 
 TEST_CASE("cuda model: the plan is what the model takes") {
-  const TinyModel tiny = random_model({.architecture = "gemma3", .n_layers = 4});
-  auto model = tiny.load(on_cuda());
-  const auto file = tiny.file();
-  CHECK(model.memory().weights_bytes > 0);
-  CHECK(model.memory().workspace_bytes > 0);
+  const TempFolder folder;
+  for (const char* architecture : {"llama", "gemma3"}) {
+    const TinyModel tiny = random_model({.architecture = architecture, .n_layers = 4});
+    const std::string path = folder.write("tiny.gguf", tiny.file());
+    const decant::MemoryPlan plan = decant::Model::plan(path, on_cuda()).value();
+    auto model = decant::Model::load(path, on_cuda()).value();
+    CHECK(plan.weights_bytes == model.memory().weights_bytes);
+    CHECK(plan.kv_bytes == model.memory().kv_bytes);
+    CHECK(plan.workspace_bytes == model.memory().workspace_bytes);
+    CHECK(plan.workspace_bytes > 0);
+  }
 }

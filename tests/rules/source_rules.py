@@ -34,6 +34,8 @@ SYSTEM_HEADERS = re.compile(r"#\s*include\s*<(windows\.h|unistd\.h|fcntl\.h|sys/
                             r"pthread\.h|sched\.h|dlfcn\.h|io\.h|mach/[\w/]+\.h|bcrypt\.h)>")
 PUBLIC_HEADERS = re.compile(r"#\s*include\s*(\"|<(?:Eigen|fmt|nlohmann|cuda|functional|iostream|"
                             r"thread|mutex|map|unordered_map))")
+DEVICE_ONLY = re.compile(r"\b(__CUDA\w*|threadIdx|blockIdx|blockDim|gridDim|asm|__\w*sync\w*|__shared__|"
+                         r"__global__|__device__|cuda[A-Z]\w*\s*\()|<<<|>>>")
 OPEN_ENDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
 FLAGS = re.compile(r"-march=na" r"tive|-ffast-ma" r"th\b")
 
@@ -113,6 +115,12 @@ def rule_layers(root):
                 yield f"{name}:{number}: includes point leftwards only: {layer} -> {target}"
 
 
+def rule_cuda(root):
+    for path, name in files(root, ["cuda"], CODE):
+        if name != "cuda/device.cuh":
+            yield from search(path, name, DEVICE_ONLY, "only cuda/device.cuh may tell GPU and host apart")
+
+
 def included(root, path, seen):
     """The headers below src/ that `path` includes, one through another."""
     for name in re.findall(r'#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8")):
@@ -168,7 +176,7 @@ def rule_tree(root):
             yield f"{name}: larger than {MAX_FILE_KIB} KiB"
 
 
-RULES = [rule_words, rule_system_calls, rule_public_header, rule_layers, rule_contraction,
+RULES = [rule_words, rule_system_calls, rule_public_header, rule_layers, rule_cuda, rule_contraction,
          rule_text, rule_size, rule_tree]
 
 CLEAN = {
@@ -180,6 +188,7 @@ CLEAN = {
                         "struct S { int exit = 0; };\n",
     "src/format/c.cpp": '#include "base/fp_contract.hpp"\nfloat c = 1;\n',
     "src/base/fp_contract.hpp": "#pragma once\n",
+    "cuda/device.cuh": "#ifdef __CUDACC__\n#endif\n",
 }
 # rule -> files of which each alone must make it complain
 PLANTED = {
@@ -198,6 +207,11 @@ PLANTED = {
     rule_layers: {
         "src/base/x1.cpp": '#include "format/y.hpp"\n',
         "src/format/x2.cpp": '#include "a.hpp"\n',
+    },
+    rule_cuda: {
+        "cuda/x1.cuh": "#ifdef __CUDA_ARCH__\n#endif\n",
+        "cuda/x2.cuh": "void f() { __syncthreads(); }\n",
+        "cuda/x3.cu": "void f() { kernel<<<1, 32>>>(); }\n",
     },
     rule_contraction: {"src/base/x.cpp": "float f(float a) { return a * a + a; }\n"},
     rule_text: {
