@@ -30,6 +30,9 @@ static constexpr std::size_t kStackBytes = 64 << 10;
 #endif
 static constexpr std::byte kGuardByte{0xA5}, kPoison{0xFF};
 
+static constexpr const char* kStuck =
+    "some threads have ended, the others wait at a barrier or for their warp";
+
 static thread_local Executor* running_executor = nullptr;
 Here here() { return {running_executor, running_executor->thread()}; }
 
@@ -95,7 +98,7 @@ void Executor::fiber_main(unsigned low, unsigned high) {
     e->body_(e->context_);
     ++e->n_ended_;
     const int next = e->choose();
-    if (next < 0 && e->n_ended_ < e->threads_) e->fail_stuck();
+    if (next < 0 && e->n_ended_ < e->threads_) e->fail(kStuck);
     e->switch_to(next);
   }
 }
@@ -129,20 +132,17 @@ int Executor::choose() {
 
 void Executor::wait_for_others() {
   const int me = current_, next = choose();
-  if (next < 0) fail_stuck();
+  if (next < 0) fail(kStuck);
   if (next != me) switch_to(next);
 }
 
-void Executor::fail_stuck() {
-  fail(std::to_string(n_ended_) +
-       " threads have ended, the others wait at a barrier or for their warp");
-}
-
-void Executor::fail(const std::string& text) {
-  error_ = text + " (block " + std::to_string(block[0]) + ", " + std::to_string(block[1]) + ", " +
-           std::to_string(block[2]) + ", thread " + std::to_string(current_) + ")";
+/// The frame of the kernel is never left: nothing in it may own memory.
+void Executor::fail(const char* text, const char* more) {
+  error_ = std::string(text) + more + " (block " + std::to_string(block[0]) + ", " +
+           std::to_string(block[1]) + ", " + std::to_string(block[2]) + ", thread " +
+           std::to_string(current_) + ")";
   switch_to(-1);
-  __builtin_unreachable();  // the fibers of this block never go on
+  __builtin_unreachable();
 }
 
 // -------------------------------------------------------------------------------------- launches
@@ -238,8 +238,7 @@ void Executor::meet(const char* name, void* operands, Work work) {
   const int first = current_ / 32 * 32;
   Warp& warp = warps_[first / 32];
   if (warp.n_waiting != 0 && warp.work != work)
-    fail(std::string("a lane comes to ") + name + " while others of its warp wait in " + warp.name);
-  warp.name = name;
+    fail("others of its warp wait in another operation than ", name);
   warp.work = work;
   warp.operands[current_ % 32] = operands;
   if (++warp.n_waiting == 32) {
@@ -252,7 +251,7 @@ void Executor::meet(const char* name, void* operands, Work work) {
 
 void Executor::check_aligned(const void* address, std::size_t bytes) {
   if (std::bit_cast<std::uintptr_t>(address) % bytes != 0)
-    fail("an access of " + std::to_string(bytes) + " bytes that is not aligned to them");
+    fail("an access that is not aligned to its size");
 }
 
 void Executor::copy_async(void* to, const void* from, bool wanted) {

@@ -59,7 +59,6 @@ class Executor {
     const void* from;  // null: zeros
   };
   struct Warp {
-    const char* name = nullptr;
     Work work = nullptr;
     int n_waiting = 0;
     void* operands[32] = {};
@@ -70,8 +69,7 @@ class Executor {
   void run_block();
   void check_guards();
   [[gnu::noinline]] void prepare(Fiber& fiber);
-  [[noreturn]] void fail_stuck();
-  [[noreturn]] void fail(const std::string& text);
+  [[noreturn]] void fail(const char* text, const char* more = "");
   void wait_for_others();
   int choose();
   void set_runnable(int thread) { runnable_[thread / 64] |= std::uint64_t{1} << (thread % 64); }
