@@ -205,7 +205,6 @@ DECANT_DEVICE void attend_scores(const AttendArgs& a, const AttendWork<N>& w) {
                  i / 2 * 8] = total[n].value[i] * a.scale;
     }
   }
-  copy_wait<0>();
 }
 
 /// A query's scores become exponentials, by one warp; masked ones become zero.
@@ -294,7 +293,6 @@ DECANT_DEVICE void attend_values(const AttendArgs& a, const AttendWork<N>& w, in
       }
     }
   }
-  copy_wait<0>();
   const int first_row = a.tiles[block_index().z].first_row;
   DECANT_UNROLL
   for (int u = 0; u < kStepUnits; ++u)

@@ -230,7 +230,6 @@ DECANT_DEVICE void multiply_share(const DeviceWeight& weight, int group, const A
     multiply_tile<code>(ring + i % kStages * stage, form, x, first_token,
                         (warp + i * kMultiplyWarps) * kTileColumns, lane, total);
   }
-  copy_wait<0>();
 }
 
 /// 16 rows of a weight times 8 N tokens: out[n] is row thread % 16, token first_token + 8 n +

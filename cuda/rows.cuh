@@ -212,8 +212,7 @@ DECANT_DEVICE void rotate_hadamard(float* x, int n, int lane) {
     sync_warp();
   }
   const float norm = 1.0f / square_root(static_cast<float>(piece));
-  for (int i = lane; i < n; i += kWarp) x[i] *= norm;
-  sync_warp();
+  for (int i = lane; i < n; i += kWarp) x[i] *= norm;  // read on by the same lane
 }
 
 /// The smallest f16 that is not below a value >= 0; the largest one if there is none.
