@@ -90,7 +90,9 @@ if [ "$tier" = all ]; then
       -- qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/decant || true
   fi
   step "Windows cross build" build mingw || true
-  step "CUDA kernels for the other GPUs" sh tests/cuda_host/nvcc_gate.sh . 86 89 100 120 || true
+  step "CUDA kernels for the other GPUs" python3 tests/cuda_host/kernel_table.py --check 86 89 100 120 || true
+  step "CUDA kernels that lack a barrier, a wait or a mask are noticed" \
+    python3 tests/cuda_host/mutate.py build/release -j "$jobs" || true
   if step "fuzz targets" build fuzz fuzzers; then
     for target in build/fuzz/tests/fuzz_*; do
       [ -x "$target" ] && [ -f "$target" ] || continue

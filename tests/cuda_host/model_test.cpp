@@ -182,8 +182,9 @@ std::string golden_path(const std::string& model, const std::string& file) {
 
 decant::ModelOptions on_cuda(int schedule = 0, std::size_t chunk = 512) {
   decant::ModelOptions options;
-  options.backend = decant::Backend::cuda_host;
-  options.device = schedule;
+  options.backend = kCudaBackend;
+  // A GPU has a mind of its own about the order of threads.
+  options.device = kCudaBackend == decant::Backend::cuda_host ? schedule : 0;
   options.threads = 1;
   options.chunk = chunk;
   return options;
@@ -255,7 +256,8 @@ TEST_CASE("cuda model: logits of a double-precision pass that rounds at the same
     const auto got = last_logits(session, model, ids.size());
     const double deviation = difference(got, wanted).deviation;
     // Where single and double precision lie on two sides of the middle between two bf16 (or f16),
-    // they round apart, and all rows after it see that. The first row sees none in these models.
+    // they round apart, and all rows after it see that. The first row sees none in these models;
+    // the matrix units of a GPU round in their own way.
     const std::size_t width = got.size() / ids.size();
     for (std::size_t row = 0; row < ids.size(); ++row) {
       double squares = 0;
@@ -263,7 +265,8 @@ TEST_CASE("cuda model: logits of a double-precision pass that rounds at the same
         squares += std::pow(static_cast<double>(got[i]) - wanted[i], 2);
       const double apart = std::sqrt(squares / static_cast<double>(width));
       CAPTURE(row, deviation);
-      CHECK(apart <= (row == 0 ? 1e-5 : 0.02) * deviation);
+      CHECK(apart <=
+            (row == 0 && kCudaBackend == decant::Backend::cuda_host ? 1e-5 : 0.02) * deviation);
     }
   }
 }

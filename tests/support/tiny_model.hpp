@@ -36,9 +36,14 @@ inline constexpr int kTinyHeadDim = 16;
 inline constexpr bool kOnCuda = false;
 inline constexpr int kTinyHeadDim = 8;
 #endif
+/// DECANT_TEST_GPU: on the GPU itself (cuda_device/run.sh).
+#ifdef DECANT_TEST_GPU
+inline constexpr decant::Backend kCudaBackend = decant::Backend::cuda;
+#else
+inline constexpr decant::Backend kCudaBackend = decant::Backend::cuda_host;
+#endif
 inline decant::ModelOptions on_fast_backend(decant::ModelOptions options) {
-  if (kOnCuda && options.backend == decant::Backend::cpu)
-    options.backend = decant::Backend::cuda_host;
+  if (kOnCuda && options.backend == decant::Backend::cpu) options.backend = kCudaBackend;
   return options;
 }
 
