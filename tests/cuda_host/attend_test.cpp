@@ -97,6 +97,17 @@ struct Attended {
       put(head, c.value_dim, false, c.values);
     }
   }
+  /// Adds 3 keys[s] to all scores of split s: channel 0 of f16 keys and of queries.
+  void lift(const std::vector<float>& keys) {
+    for (const Chunk& chunk : c.chunks)
+      for (int p = 0; p < chunk.first_position + chunk.n_rows; ++p)
+        for (int head = 0; head < c.n_kv_heads; ++head) {
+          std::byte* const to = view.keys(tables[usize(p / kPageTokens)], 1, head);
+          const std::uint16_t half = f32_to_f16(keys[usize(p / kSplit)]);
+          std::memcpy(to + 2 * (p % kPageTokens), &half, 2);
+        }
+    for (std::size_t at = 0; at < q.size(); at += usize(c.key_dim)) q[at] = 10.0f;
+  }
   double read(const DeviceRow& row, int p, int head, int i, bool is_key) const {
     const std::int32_t page = tables[usize(row.table + p / kPageTokens)];
     const int slot = p % kPageTokens, dim = is_key ? c.key_dim : c.value_dim;
@@ -248,6 +259,18 @@ TEST_CASE("cuda attention: borders of pages, splits and windows") {
         CAPTURE(window, first, n, unseen);
         CHECK(a.error(a.run<2>({})) <= 1.0);
       }
+}
+
+TEST_CASE("cuda attention: splits whose scores are far apart, or far from zero") {
+  for (const std::vector<float>& keys : {std::vector<float>{40, -40, 40},
+                                         {-40, 40, -40},
+                                         {-40, -40, -40},
+                                         {40, 40, 40},
+                                         {-40, -39.5, -40}}) {
+    Attended a({2, 1, 32, 16, KvType::f16, KvType::f16, 0, {{600, 2}}}, 3);
+    a.lift(keys);
+    CHECK(a.error(a.run<2>({})) <= 1.0);
+  }
 }
 
 TEST_CASE("cuda attention: bits depend neither on neighbours, tiles nor the schedule") {

@@ -124,6 +124,7 @@ def main():
                           f"{there.get(name)}, nvcc {found.get(name)}")
                     bad += 1
     if not check:
+        page = PAGE.read_text(encoding="utf-8")
         begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
         text = page[:begin] + "\n" + written(columns, version) + "\n" + page[end:]
         PAGE.write_text(text, encoding="utf-8")
