@@ -174,16 +174,19 @@ void Executor::run(std::array<unsigned, 3> grid_size, int threads, std::size_t s
   running_executor = this;
   while (fibers_.size() < static_cast<std::size_t>(threads))
     fibers_.push_back(std::make_unique<Fiber>());
-  for (block[2] = 0; block[2] < grid[2]; ++block[2])
-    for (block[1] = 0; block[1] < grid[1]; ++block[1])
-      for (block[0] = 0; block[0] < grid[0]; ++block[0]) {
-        run_block();
-        if (!error_.empty()) {
-          for (auto& fiber : fibers_) fiber = std::make_unique<Fiber>();
-          running_executor = before;
-          return;
-        }
-      }
+  const std::uint64_t n_blocks = std::uint64_t{grid[0]} * grid[1] * grid[2];
+  for (std::uint64_t i = 0; i < n_blocks && error_.empty(); ++i) {
+    // Steps of a prime that does not divide their number come to each block once.
+    std::uint64_t at = i;
+    if (order_ == Order::descending) at = n_blocks - 1 - i;
+    if (order_ == Order::random && n_blocks % 1000003 != 0) at = (i + 1) * 1000003 % n_blocks;
+    block[0] = static_cast<unsigned>(at % grid[0]);
+    block[1] = static_cast<unsigned>(at / grid[0] % grid[1]);
+    block[2] = static_cast<unsigned>(at / grid[0] / grid[1]);
+    run_block();
+  }
+  if (!error_.empty())
+    for (auto& fiber : fibers_) fiber = std::make_unique<Fiber>();
   running_executor = before;
 }
 

@@ -1,7 +1,7 @@
 // Runs CUDA kernels on the processor: the threads of a block are fibers of the calling thread, each
 // runs until it has to wait for others, and blocks go one after another. What a real GPU may do in
-// any order is done here in an order that the test chooses: a result that changes with it lacks a
-// barrier.
+// any order, threads and blocks, is done here in an order that the test chooses: a result that
+// changes with it lacks a barrier, or writes what another block writes.
 //
 // Stricter than a GPU: every thread of a block must come to a barrier and every lane to a warp
 // operation, and to the same one; shared memory begins as NaNs between guard zones; the target of

@@ -58,6 +58,14 @@ void diverged() {
 }
 void out_of_bounds(int offset) { shared_memory()[offset] = std::byte{1}; }
 
+void last_block(Index* out) {
+  if (thread_index() == 0) *out = block_index();
+}
+void count_block(int* out) {
+  const Index b = block_index();
+  if (thread_index() == 0) out[(b.z * 3 + b.y) * 5 + b.x] += 1;
+}
+
 struct alignas(16) Line {
   float x[4];
 };
@@ -123,6 +131,22 @@ TEST_CASE("cuda host: barriers, and what their absence does") {
     CHECK(sums[40] == 31 * 16 + 32 * 32);
   }
   CHECK(without.size() >= 3);
+}
+
+TEST_CASE("cuda host: each block runs once, in an order that the schedule chooses") {
+  std::set<unsigned> last;
+  for (const Schedule& s : kSchedules) {
+    Executor executor(s.order, s.seed);
+    Stream stream{&executor};
+    std::vector<int> n(30);
+    Index index{};
+    launch(count_block, {5, 3, 2}, 32, 0, stream, n.data());
+    launch(last_block, {5, 3, 2}, 32, 0, stream, &index);
+    CHECK(n == std::vector<int>(30, 1));
+    last.insert((index.z * 3 + index.y) * 5 + index.x);
+  }
+  CHECK(last.count(29) == 1);
+  CHECK(last.count(0) == 1);
 }
 
 TEST_CASE("cuda host: threads that wait for what does not come end the launch") {

@@ -26,7 +26,45 @@ import discover
 NOT_KERNELS = {"device.cuh", "backend.cuh"}
 
 # "file: function: what -> what it becomes" -> why nothing can notice it.
+SAME_VALUE = "all who then store there store the same"
+UNUSED = "what is then computed or loaded is within bounds, and is not used"
+ALL_WAITED = "all copies were waited for before; what is left are groups of nothing"
+UNSEEN = "such a score is -infinity already, and becomes zero"
+MERGED_SEEN = "some position of every merged split is seen, so its sum is at least 1"
+ROUNDING = "where both halves share a scale, it is one rounding more"
+ZERO = "adds zero"
+NOT_FINITE = "the scale is NaN, so no code matters"
+SIX_BITS = "sub-scales of types with a minimum have at most 6 bits"
 EXPLAINED = {
+    "attend.cuh: attend_scores: chunk < n_chunks - 1 -> false":
+        "parts of a score are overwritten by the whole",
+    "attend.cuh: attend_scores: copy_wait<0>() -> nothing": ALL_WAITED,
+    "attend.cuh: attend_values: copy_wait<0>() -> nothing": ALL_WAITED,
+    "attend.cuh: attend_weights: at >= first -> true (2)": UNSEEN,
+    "attend.cuh: attend_weights: at < end -> true (2)": UNSEEN,
+    "attend.cuh: attend_weights: seen -> true": UNSEEN,
+    "attend.cuh: attend_weights: w.lane != 0 -> false": SAME_VALUE,
+    "attend.cuh: merge_splits: other == 0.0f -> false": MERGED_SEEN,
+    "attend.cuh: merge_splits: sum == 0.0f -> false (3)": MERGED_SEEN,
+    "attend.cuh: merge_splits: head == a.n_heads - 1 -> true": SAME_VALUE,
+    "multiply.cuh: scale_row_pair: is_signed -> true": SIX_BITS,
+    "multiply.cuh: multiply_tile: form.has_min -> true": UNUSED,
+    "multiply.cuh: multiply_tile: form.has_min -> true (2)": UNUSED,
+    "multiply.cuh: multiply_share: copy_wait<0>() -> nothing": ALL_WAITED,
+    "multiply.cuh: multiply_tile: form.halves -> true (3)": ROUNDING,
+    "multiply.cuh: multiply_tile: form.halves -> true (4)": ROUNDING,
+    "multiply.cuh: multiply_tile: !form.has_min -> false": ZERO,
+    "rows.cuh: weight_element: form.has_min -> true": UNUSED,
+    "rows.cuh: weight_element: !form.has_min -> true": SIX_BITS,
+    "rows.cuh: weight_element: form.has_min -> true (2)": UNUSED,
+    "rows.cuh: weight_element: form.has_min -> true (3)": ZERO,
+    "rows.cuh: block_sum: thread_index() % kWarp == 0 -> true": SAME_VALUE,
+    "rows.cuh: norm_rows: a.post_norm != nullptr -> true": UNUSED,
+    "rows.cuh: rotate_hadamard: sync_warp() -> nothing (2)":
+        "each lane goes on to read what it stored itself",
+    "rows.cuh: place_int8: lane == 0 -> true": SAME_VALUE,
+    "rows.cuh: place_int8: finite -> true (2)": NOT_FINITE,
+    "rows.cuh: place_int8: finite -> true (3)": NOT_FINITE,
 }
 
 HEADER = """// Which mutant runs, and which were reached.
@@ -119,7 +157,8 @@ def forwards(text, at, low):
 def constant(text, at):
     """Whether the statement around `at` is computed by the compiler."""
     begin = max(text.rfind(c, 0, at) for c in ";{}")
-    return re.match(r"\s*(?:inline\s+|static\s+)?constexpr\b|\s*template\b", text[begin + 1 : at + 1])
+    return re.match(r"\s*(?:inline\s+|static\s+|else\s+)*(?:constexpr|if constexpr|template)\b",
+                    text[begin + 1 : at + 1])
 
 
 class Mutant:

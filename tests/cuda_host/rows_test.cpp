@@ -62,7 +62,8 @@ TEST_CASE("cuda rows: residual, post-norm and norm") {
   const auto left = random_floats(usize(5 * pending_stride), 3);
   const auto before = random_floats(usize(5 * n), 4);
   for (const Schedule& s : kSchedules)
-    for (const int kind : {0, 1, 2})  // nothing left; left; left and a post-norm
+    // Nothing left; left; left and a post-norm; a post-norm, but nothing left.
+    for (const int kind : {0, 1, 2, 3})
       for (const std::vector<std::int32_t>& which :
            {std::vector<std::int32_t>{}, std::vector<std::int32_t>{4, 1}}) {
         std::vector<float> residual = before;
@@ -70,8 +71,8 @@ TEST_CASE("cuda rows: residual, post-norm and norm") {
         std::vector<std::uint16_t> out(blocks * usize(stride), 0xFFFF);
         NormArgs a;
         a.residual = residual.data();
-        a.pending = kind == 0 ? nullptr : left.data();
-        a.post_norm = kind == 2 ? post.data() : nullptr;
+        a.pending = kind == 0 || kind == 3 ? nullptr : left.data();
+        a.post_norm = kind >= 2 ? post.data() : nullptr;
         a.norm = weight.data();
         a.which = which.empty() ? nullptr : which.data();
         a.out = out.data();
@@ -90,9 +91,9 @@ TEST_CASE("cuda rows: residual, post-norm and norm") {
           const double scale = inverse_rms(pending, eps);
           for (std::size_t c = 0; c < usize(n); ++c) {
             const double x = static_cast<double>(pending[c]);
-            const double add = kind == 0   ? 0
-                               : kind == 1 ? x
-                                           : x * scale * static_cast<double>(post[c]);
+            const double add = a.pending == nullptr     ? 0
+                               : a.post_norm == nullptr ? x
+                                                        : x * scale * static_cast<double>(post[c]);
             sum[c] = static_cast<float>(static_cast<double>(sum[c]) + add);
             CHECK(std::abs(residual[r * usize(n) + c] - sum[c]) <= 2e-6f);
           }
@@ -243,27 +244,82 @@ TEST_CASE("cuda rows: heads are normed, turned and put into pages") {
     }
 }
 
+namespace {
+
+/// One token with one head of 64 channels, of keys that do not turn and of values, into an int8
+/// page: at slot 2 of the latter's codes and scales.
+struct Int8Place {
+  std::shared_ptr<KvCache> cache;
+  KvView view;
+  explicit Int8Place(const std::vector<float>& value) {
+    const KvGroupSpec group{{0}, 0, 1, 64, 64};
+    cache = KvCache::create(std::span(&group, 1), KvType::int8, KvType::int8, 16).value();
+    view = cache->views()[0];
+    const std::vector<DeviceRow> rows = {{0, 2, 0, 1, 0}};
+    const std::vector<std::int32_t> tables = {0};
+    std::vector<float> qkv(192, 1.0f), q(64);
+    std::copy(value.begin(), value.end(), qkv.begin() + 128);
+    PlaceArgs a;
+    a.rows = rows.data();
+    a.tables = tables.data();
+    a.qkv = qkv.data();
+    a.qkv_stride = 192;
+    a.n_heads = a.n_kv_heads = 1;
+    a.q = q.data();
+    a.kv = view;
+    Launcher launcher;
+    launch(place_heads, {1, 3, 1}, kWarp, kPlaceSharedBytes, launcher.stream, a);
+  }
+  std::uint16_t scale(bool is_key = false) const {
+    std::uint16_t scale;
+    std::memcpy(&scale, (is_key ? view.key_scales(0, 0, 0) : view.value_scales(0, 0, 0)) + 2 * 2,
+                2);
+    return scale;
+  }
+  int code(int i) const {
+    return static_cast<std::int8_t>(
+        std::to_integer<unsigned char>(view.values(0, 0, 0)[2 * 64 + i]));
+  }
+};
+
+}  // namespace
+
 TEST_CASE("cuda rows: what is not finite shows in int8 pages") {
-  const KvGroupSpec group{{0}, 0, 1, 64, 64};
-  const auto cache = KvCache::create(std::span(&group, 1), KvType::int8, KvType::int8, 16).value();
-  const std::vector<DeviceRow> rows = {{0, 2, 0, 1, 0}};
-  const std::vector<std::int32_t> tables = {0};
-  std::vector<float> qkv(192, 1.0f), rope(64, 0.0f), q(64);
-  qkv[130] = INFINITY;
-  PlaceArgs a;
-  a.rows = rows.data();
-  a.tables = tables.data();
-  a.qkv = qkv.data();
-  a.qkv_stride = 192;
-  a.n_heads = a.n_kv_heads = 1;
-  a.rope = rope.data();
-  a.q = q.data();
-  a.kv = cache->views()[0];
-  Launcher launcher;
-  launch(place_heads, {1, 3, 1}, kWarp, kPlaceSharedBytes, launcher.stream, a);
-  std::uint16_t scale;
-  std::memcpy(&scale, a.kv.value_scales(0, 0, 0) + 2 * 2, 2);
-  CHECK(std::isnan(f16_to_f32(scale)));
-  std::memcpy(&scale, a.kv.key_scales(0, 0, 0) + 2 * 2, 2);
-  CHECK(!std::isnan(f16_to_f32(scale)));
+  for (const float odd : {INFINITY, -INFINITY, NAN}) {
+    std::vector<float> value(64, 1.0f);
+    value[5] = odd;
+    const Int8Place placed(value);
+    CHECK(std::isnan(f16_to_f32(placed.scale())));
+    CHECK(!std::isnan(f16_to_f32(placed.scale(true))));
+  }
+}
+
+TEST_CASE("cuda rows: the scale of int8 is the smallest f16 that no code exceeds") {
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    auto value = random_floats(64, seed);
+    for (float& x : value) x *= std::ldexp(1.0f, static_cast<int>(seed % 9) * 3 - 12);
+    float most = 0;
+    for (const float x : value) most = std::max(most, std::abs(x));
+    const Int8Place placed(value);
+    const std::uint16_t scale = placed.scale();
+    const float wanted = most / 127.0f, step = f16_to_f32(scale);
+    CHECK(step >= wanted);
+    CHECK(f16_to_f32(static_cast<std::uint16_t>(scale - 1)) < wanted);
+    for (int i = 0; i < 64; ++i) {
+      const double exact = static_cast<double>(value[usize(i)]) / static_cast<double>(step);
+      CHECK(std::abs(placed.code(i) - exact) <= 0.5 + 1e-4);
+    }
+  }
+  // Larger than any scale reaches: the largest scale and codes. Nothing but zeros: zeros.
+  std::vector<float> value(64, 0.0f);
+  const Int8Place zeros(value);
+  CHECK(zeros.scale() == 0);
+  for (int i = 0; i < 64; ++i) CHECK(zeros.code(i) == 0);
+  value[3] = 1e8f;
+  value[4] = -3e7f;
+  const Int8Place large(value);
+  CHECK(large.scale() == 0x7BFF);
+  CHECK(large.code(3) == 127);
+  CHECK(large.code(4) == -127);
+  CHECK(large.code(5) == 0);
 }
