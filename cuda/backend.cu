@@ -2,6 +2,7 @@
 #include "base/fp_contract.hpp"
 
 #include "cuda/backend.cuh"
+#include "cuda/sample.cuh"
 
 namespace decant::detail {
 

@@ -115,6 +115,12 @@ DECANT_DEVICE float shuffle_xor(float value, int mask) {
 DECANT_DEVICE int shuffle_xor(int value, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
 }
+DECANT_DEVICE double shuffle_xor(double value, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
+}
+DECANT_DEVICE std::uint64_t shuffle_xor(std::uint64_t value, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
+}
 
 /// D += A B of bf16, summed in f32.
 DECANT_DEVICE void mma_bf16(FragmentD& d, const FragmentA& a, const FragmentB& b) {
@@ -181,6 +187,10 @@ DECANT_DEVICE float exponential(float x) { return expf(x); }
 DECANT_DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
 DECANT_DEVICE float square_root(float x) { return sqrtf(x); }
 DECANT_DEVICE double nearest_integer(double x) { return rint(x); }
+/// The upper 64 bits of a product.
+DECANT_DEVICE std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
+  return __umul64hi(a, b);
+}
 /// sin(pi x) and cos(pi x).
 DECANT_DEVICE void sine_cosine_pi(float x, float& sine, float& cosine) {
   sincospif(x, &sine, &cosine);
@@ -398,6 +408,10 @@ T shuffle_xor_host(T value, int mask) {
 }
 inline float shuffle_xor(float value, int mask) { return shuffle_xor_host(value, mask); }
 inline int shuffle_xor(int value, int mask) { return shuffle_xor_host(value, mask); }
+inline double shuffle_xor(double value, int mask) { return shuffle_xor_host(value, mask); }
+inline std::uint64_t shuffle_xor(std::uint64_t value, int mask) {
+  return shuffle_xor_host(value, mask);
+}
 
 struct MmaOperands {
   FragmentD* d;
@@ -484,6 +498,10 @@ inline float exponential(float x) { return std::exp(x); }
 inline float hyperbolic_tangent(float x) { return std::tanh(x); }
 inline float square_root(float x) { return std::sqrt(x); }
 inline double nearest_integer(double x) { return std::nearbyint(x); }
+inline std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>(static_cast<Wide>(a) * b >> 64);
+}
 inline void sine_cosine_pi(float x, float& sine, float& cosine) {
   constexpr double kPi = 3.14159265358979323846;
   sine = static_cast<float>(std::sin(kPi * static_cast<double>(x)));

@@ -6,6 +6,7 @@
 // Argument reduction after Cody & Waite, Software Manual for the Elementary Functions (1980); the
 // forms follow Muller, Elementary Functions (3rd ed., 2016). Polynomials are Taylor series, cut
 // where the next term is below a tenth of an ulp, so every coefficient is a plain fraction.
+// What is constexpr serves GPUs too, and gives the same bits there.
 // Caller: FloatMode must hold; the file that includes this includes base/fp_contract.hpp first.
 #pragma once
 
@@ -22,10 +23,10 @@ namespace decant::detail {
 inline constexpr double kMathRound = 0x1.8p52;
 
 /// The nearest integer, ties to even, for |x| < 2^51. Vectorises, unlike a call.
-inline double math_rint(double x) { return (x + kMathRound) - kMathRound; }
+constexpr double math_rint(double x) { return (x + kMathRound) - kMathRound; }
 
 /// 2^k for an integer k in [-1022, 1023].
-inline double math_pow2(double k) {
+constexpr double math_pow2(double k) {
   return std::bit_cast<double>((std::bit_cast<std::uint64_t>(k + kMathRound) + 1023) << 52);
 }
 
@@ -36,7 +37,7 @@ struct MathExp {
 };
 
 /// |x| < 2^20.
-inline MathExp math_exp_reduced(double x) {
+constexpr MathExp math_exp_reduced(double x) {
   constexpr double log2e = 0x1.71547652b82fep+0;
   constexpr double ln2_high = 0x1.62e42fefa3800p-1;  // 42 bits: k * ln2_high is exact
   constexpr double ln2_low = 0x1.ef35793c76730p-45;
@@ -59,13 +60,13 @@ inline MathExp math_exp_reduced(double x) {
 }
 
 /// The range in which exp_d is neither 0 nor infinity lies inside; NaN stays.
-inline double math_exp_clamp(double x) {
+constexpr double math_exp_clamp(double x) {
   x = x < -746.0 ? -746.0 : x;
   return x > 710.0 ? 710.0 : x;
 }
 
 /// x in [-746, 710] or NaN.
-inline double math_exp_clamped(double x) {
+constexpr double math_exp_clamped(double x) {
   const MathExp e = math_exp_reduced(x);
   const double half = math_rint(0.5 * e.k);  // in two steps: k goes beyond the exponents of double
   return (1.0 + e.expm1) * math_pow2(half) * math_pow2(e.k - half);
@@ -73,7 +74,7 @@ inline double math_exp_clamped(double x) {
 
 /// e^x; 0 below about -745.13, infinity above about 709.78, NaN for NaN. Subnormal results are
 /// rounded once.
-inline double exp_d(double x) { return math_exp_clamped(math_exp_clamp(x)); }
+constexpr double exp_d(double x) { return math_exp_clamped(math_exp_clamp(x)); }
 
 /// x[i] = exp_d(x[i]), the same bits. In two loops, which g++ vectorises; it would not do so with
 /// one, where it follows the clamped values as branches of their own.
