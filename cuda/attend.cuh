@@ -314,6 +314,7 @@ DECANT_DEVICE void attend_values(const AttendArgs& a, const AttendWork<N>& w, in
 template <int N>
 DECANT_KERNEL(kAttendThreads)
 attend_tiles(AttendArgs a) {
+  wait_for_previous();
   const AttendTile tile = a.tiles[block_index().z];
   const DeviceRow first = a.rows[tile.first_row];
   AttendWork<N> w;
@@ -389,6 +390,7 @@ inline constexpr int kMergeThreads = 64;
 /// A query's splits, in ascending order. Grid: (n_heads, rows). Columns behind the last head become
 /// zero.
 DECANT_KERNEL(kMergeThreads) merge_splits(MergeArgs a) {
+  wait_for_previous();
   const int head = static_cast<int>(block_index().x);
   const int at = a.first_row + static_cast<int>(block_index().y);
   const DeviceRow row = a.rows[at];
@@ -396,7 +398,7 @@ DECANT_KERNEL(kMergeThreads) merge_splits(MergeArgs a) {
   std::uint16_t* const out = a.out + row_offset(at, a.out_stride);
   for (int d = thread_index(); d < a.value_dim; d += kMergeThreads) {
     float max = 0.0f, sum = 0.0f, output = 0.0f;
-    for (int split = seen / kSplit; split <= row.position / kSplit; ++split) {
+    for (int split = seen / kSplit; split < (row.position + kSplit) / kSplit; ++split) {
       const std::size_t part =
           row_offset(row.part + split, a.n_heads) + static_cast<std::size_t>(head);
       const float other = a.sum[part];

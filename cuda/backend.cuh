@@ -3,7 +3,10 @@
 // the pages, which the cache asks for.
 //
 // A pass copies one piece of memory to the device (its tokens, tiles of attention and block tables)
-// and the logits that are asked for back.
+// and the logits that are asked for back. If it has one row of each sequence, as decoding has, its
+// launches are recorded as a graph and from then on queued at once: a graph for each number of rows
+// in kBuckets, to which rows without a token are added, and each power of two of splits. All that
+// changes from pass to pass lies in that piece of memory.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +19,17 @@ namespace decant::detail::DECANT_CUDA_SPACE {
 
 inline constexpr int kLogitsRows = 64;     // that are computed together
 inline constexpr int kAttendParts = 4096;  // rows x splits that are attended together, or more
+
+/// Rows of a graph.
+inline constexpr int kBuckets[] = {1, 2, 4, 8, 16, 24, 32, 48, kLogitsRows};
+inline constexpr int kBucketCount = static_cast<int>(std::size(kBuckets));
+inline constexpr int kSplitPowers = 24;
+/// Where a number of rows finds its graph.
+constexpr int bucket_of(int n_rows) {
+  int bucket = 0;
+  while (kBuckets[bucket] < n_rows) ++bucket;
+  return bucket;
+}
 
 constexpr int filled(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
@@ -66,7 +80,11 @@ class CudaBackend final : public Backend {
     return take<T>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
   }
   void add_tile(int first_row, int n_rows);
+  void find_graph(bool alone);
 
+  void queue(Operation op, int layer);
+  void queue_pass();
+  int n_splits(const Slab& slab, int window) const;
   void embed();
   void norm(const float* pending, const float* post_norm, const float* norm,
             const std::int32_t* which, int n);
@@ -75,14 +93,17 @@ class CudaBackend final : public Backend {
   void place(int layer);
   void attend(int layer);
   void logits();
-  unsigned n_rows() const { return static_cast<unsigned>(batch_.rows.size()); }
+  void compute_logits(int first, int n);
+  void copy_logits(int first, int n);
+  unsigned n_rows() const { return static_cast<unsigned>(n_rows_); }
   const float* post_ffn_norm_before(int layer) const {
     return layer == 0 ? nullptr : layers_[static_cast<std::size_t>(layer - 1)].post_ffn_norm;
   }
 
   const ModelSpec& spec_;
   const BackendLimits limits_;
-  Device device_;
+  Graph graphs_[kBucketCount][kSplitPowers];
+  Device device_;  // waits for the graphs before they go
   bool lacks_memory_ = false;
   std::uint64_t memory_bytes_ = 0;
   std::vector<Layer> layers_;
@@ -91,6 +112,9 @@ class CudaBackend final : public Backend {
   const float* final_norm_ = nullptr;
 
   Batch batch_;
+  int n_rows_ = 0;          // with those that are added
+  Graph* graph_ = nullptr;  // of this pass, if it has one
+  int graph_splits_ = 0;    // that its rows may see
   int n_logits_ = 0, n_tiles_ = 0, n_used_parts_ = 0;
   int tile_columns_ = 1;  // of attention, in eights of queries
   std::vector<Slab> slabs_;
@@ -122,6 +146,21 @@ class CudaBackend final : public Backend {
 
 inline void CudaBackend::run(Operation op, int layer, std::size_t, int) noexcept {
   const CurrentDevice current = device_.use();
+  if (graph_ == nullptr) return op == Operation::logits ? logits() : queue(op, layer);
+  if (op == Operation::embed) device_.replay(*graph_, [&] { queue_pass(); });
+  if (op == Operation::logits) copy_logits(0, n_logits_);
+}
+
+inline void CudaBackend::queue_pass() {
+  queue(Operation::embed, 0);
+  for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer)
+    for (const Operation op : {Operation::qkv, Operation::attend, Operation::attention_output,
+                               Operation::gate_up, Operation::down})
+      queue(op, layer);
+  queue(Operation::logits, 0);
+}
+
+inline void CudaBackend::queue(Operation op, int layer) {
   const Layer& l = layers_[static_cast<std::size_t>(layer)];
   const int n = static_cast<int>(n_rows());
   switch (op) {
@@ -137,7 +176,7 @@ inline void CudaBackend::run(Operation op, int layer, std::size_t, int) noexcept
       norm(output_, l.post_attention_norm, l.ffn_norm, nullptr, n);
       return gate_up(l);
     case Operation::down: return multiply(l.down, n);
-    case Operation::logits: return logits();
+    case Operation::logits: return compute_logits(0, n);
   }
 }
 
@@ -224,6 +263,21 @@ inline void CudaBackend::place(int layer) {
          kPlaceSharedBytes, device_.stream, args);
 }
 
+/// That a tile may see, at most.
+inline int CudaBackend::n_splits(const Slab& slab, int window) const {
+  if (graph_ != nullptr)
+    return window == 0 ? graph_splits_
+                       : std::min(graph_splits_, (window + kSplit - 2) / kSplit + 1);
+  int n = 1;
+  for (int t = slab.first_tile; t < slab.first_tile + slab.n_tiles; ++t) {
+    const int first = rows_[tiles_[t].first_row].position;
+    const int last = first + tiles_[t].n_rows - 1;
+    const int seen = window == 0 || first < window ? 0 : first - window + 1;
+    n = std::max(n, last / kSplit - seen / kSplit + 1);
+  }
+  return n;
+}
+
 inline void CudaBackend::attend(int layer) {
   const LayerSpec& s = spec_.layers[static_cast<std::size_t>(layer)];
   AttendArgs args;
@@ -250,15 +304,9 @@ inline void CudaBackend::attend(int layer) {
   merge.out = attended_;
   merge.out_stride = attended_width_;
   for (const Slab& slab : slabs_) {
-    int n_splits = 1;
-    for (int t = slab.first_tile; t < slab.first_tile + slab.n_tiles; ++t) {
-      const int first = rows_[tiles_[t].first_row].position;
-      const int last = first + tiles_[t].n_rows - 1;
-      n_splits = std::max(n_splits, last / kSplit - args.first_seen(first) / kSplit + 1);
-    }
     args.tiles = on_device(tiles_ + slab.first_tile);
-    const Index grid = {static_cast<unsigned>(n_splits), static_cast<unsigned>(s.n_kv_heads),
-                        static_cast<unsigned>(slab.n_tiles)};
+    const Index grid = {static_cast<unsigned>(n_splits(slab, args.kv.window)),
+                        static_cast<unsigned>(s.n_kv_heads), static_cast<unsigned>(slab.n_tiles)};
     if (tile_columns_ == 1)
       launch(attend_tiles<1>, grid, kAttendThreads, attend_shared_bytes<1>(args.kv), device_.stream,
              args);
@@ -274,15 +322,21 @@ inline void CudaBackend::attend(int layer) {
 inline void CudaBackend::logits() {
   for (int first = 0; first < n_logits_; first += kLogitsRows) {
     const int n = std::min(kLogitsRows, n_logits_ - first);
-    // The residual stream is not needed any more, and a row is asked for once.
-    norm(output_, layers_.back().post_ffn_norm, final_norm_, on_device(logits_rows_ + first), n);
-    multiply(head_, n);
-    for (int i = 0; i < n; ++i)
-      device_.copy_out(
-          batch_.rows[static_cast<std::size_t>(logits_rows_[first + i])].logits,
-          logits_ + static_cast<std::size_t>(i) * static_cast<std::size_t>(head_.out_stride),
-          static_cast<std::size_t>(spec_.n_vocab) * sizeof(float));
+    compute_logits(first, n);
+    copy_logits(first, n);
   }
+}
+inline void CudaBackend::compute_logits(int first, int n) {
+  // The residual stream is not needed any more, and a row is asked for once.
+  norm(output_, layers_.back().post_ffn_norm, final_norm_, on_device(logits_rows_ + first), n);
+  multiply(head_, n);
+}
+inline void CudaBackend::copy_logits(int first, int n) {
+  for (int i = 0; i < n; ++i)
+    device_.copy_out(
+        batch_.rows[static_cast<std::size_t>(logits_rows_[first + i])].logits,
+        logits_ + static_cast<std::size_t>(i) * static_cast<std::size_t>(head_.out_stride),
+        static_cast<std::size_t>(spec_.n_vocab) * sizeof(float));
 }
 
 // --------------------------------------------------------------------------------- before a pass
@@ -301,6 +355,26 @@ inline void CudaBackend::add_tile(int first_row, int n_rows) {
   slabs_.back().n_rows += n_rows;
 }
 
+/// After the pass's rows and tiles: its graph, and the rows that this has on top.
+inline void CudaBackend::find_graph(bool alone) {
+  graph_ = nullptr;
+  const int n = n_rows_ = static_cast<int>(batch_.rows.size());
+  // Rows without a token take a part of attention each.
+  if (!alone || n_logits_ != n || n > kLogitsRows || slabs_.size() != 1) return;
+  const int bucket = bucket_of(n);
+  if (n_used_parts_ + kBuckets[bucket] - n > n_parts_) return;
+  int n_splits = 1, power = 0;
+  for (int row = 0; row < n; ++row) n_splits = std::max(n_splits, rows_[row].position / kSplit + 1);
+  while (1 << power < n_splits) ++power;
+  graph_ = &graphs_[bucket][power];
+  graph_splits_ = 1 << power;
+  for (; n_rows_ < kBuckets[bucket]; ++n_rows_) {
+    rows_[n_rows_] = {0, -1, 0, 0, 0};
+    logits_rows_[n_rows_] = n_rows_;
+    add_tile(n_rows_, 1);
+  }
+}
+
 inline void CudaBackend::begin(const Batch& batch) {
   const CurrentDevice current = device_.use();
   // A pass that was given up may still be reading what the last one copied.
@@ -308,7 +382,8 @@ inline void CudaBackend::begin(const Batch& batch) {
   batch_ = batch;
   n_logits_ = n_tiles_ = 0;
   slabs_.clear();
-  const auto n_groups = static_cast<int>(batch.kv.size()), n = static_cast<int>(n_rows());
+  const auto n_groups = static_cast<int>(batch.kv.size());
+  const auto n = static_cast<int>(batch.rows.size());
   bool alone = true;  // each row has a sequence of its own
   int table = 0;
   for (int row = 0; row < n; ++row) {
@@ -343,6 +418,7 @@ inline void CudaBackend::begin(const Batch& batch) {
     add_tile(row, end - row);
     row = end;
   }
+  find_graph(alone);
   const std::byte* const used = reinterpret_cast<const std::byte*>(tables_ + table);
   device_.copy_in(device_inputs_, inputs_, static_cast<std::size_t>(used - inputs_));
 }
@@ -457,12 +533,15 @@ inline Status CudaBackend::create(const ModelWeights& weights, const CudaOptions
   if (limits_.measure) return take_rows(weights);
   DECANT_TRY(device_.open(options.device, options.stream));
   const CurrentDevice current = device_.use();
+  device_.overlap_as(embed_rows);
   return take_rows(weights);
 }
 
 /// What a pass works in.
 inline Status CudaBackend::take_rows(const ModelWeights& weights) {
-  const int rows = limits_.max_rows, n_groups = static_cast<int>(spec_.kv_groups.size());
+  const int rows =
+      limits_.max_rows > kLogitsRows ? limits_.max_rows : kBuckets[bucket_of(limits_.max_rows)];
+  const int n_groups = static_cast<int>(spec_.kv_groups.size());
   int q_width = 0, n_heads = 0;
   for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
     const LayerSpec& l = spec_.layers[i];

@@ -22,6 +22,8 @@
 #define DECANT_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
 #define DECANT_UNROLL _Pragma("unroll")
 #else
+#include <functional>
+
 #include "cuda_host/executor.hpp"
 #define DECANT_CUDA_SPACE cuda_host
 #define DECANT_DEVICE inline
@@ -107,6 +109,16 @@ DECANT_DEVICE void copy_wait() {
 }
 
 DECANT_DEVICE int atomic_add(int* to, int value) { return atomicAdd(to, value); }
+
+/// Every thread calls this before it touches what an earlier kernel wrote or still reads: until
+/// here the kernel may overlap the one before it in the stream (programmatic dependent launch). The
+/// next one may do so from here on.
+DECANT_DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // -------------------------------------------------------------------------------- within a warp
 DECANT_DEVICE float shuffle_xor(float value, int mask) {
@@ -201,6 +213,7 @@ DECANT_DEVICE void sine_cosine_pi(float x, float& sine, float& cosine) {
 struct Stream {
   cudaStream_t stream = nullptr;
   std::atomic<cudaError_t> error = cudaSuccess;
+  bool overlaps = false;  // kernels may begin before the one in front of them has ended
 
   void note(cudaError_t result) {
     cudaError_t none = cudaSuccess;
@@ -223,8 +236,25 @@ void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t 
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream.stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = stream.overlaps ? 1 : 0;
   stream.note(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
+
+/// Launches that were recorded once and are queued as one.
+struct Graph {
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    if (recorded != nullptr) static_cast<void>(cudaGraphExecDestroy(recorded));
+  }
+  cudaGraphExec_t recorded = nullptr;
+  bool refused = false;
+};
 
 /// Makes a GPU this thread's for a while, and then the one that it was before.
 class CurrentDevice {
@@ -289,6 +319,15 @@ class Device {
     if (owns_stream_) stream.note(cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking));
     return finish();
   }
+  /// Kernels overlap if this one was compiled for GPUs that can do so: others ignore the wait.
+  template <class... Parameters>
+  void overlap_as(void (*kernel)(Parameters...)) {
+    cudaFuncAttributes attributes{};
+    const cudaError_t result =
+        cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+    stream.note(result);
+    stream.overlaps = result == cudaSuccess && attributes.ptxVersion >= 90;
+  }
   /// Each thread that calls the others, or launches, keeps this while it does.
   [[nodiscard]] CurrentDevice use() const { return CurrentDevice(index_); }
 
@@ -324,6 +363,15 @@ class Device {
   void copy_within(void* to, const void* from, std::size_t bytes) {
     copy(to, from, bytes, cudaMemcpyDeviceToDevice);
   }
+  /// Queues what `work` launches, which must be the same each time: recorded the first time, or, if
+  /// that cannot be done, launch by launch.
+  template <class Work>
+  void replay(Graph& graph, Work work) {
+    if (stream.error == cudaSuccess && graph.recorded == nullptr && !graph.refused)
+      record(graph, work);
+    if (graph.recorded == nullptr) return work();
+    if (stream.error == cudaSuccess) stream.note(cudaGraphLaunch(graph.recorded, stream.stream));
+  }
   /// Waits for all that was queued. Errors: device_lost, and then for ever.
   Status finish() {
     if (stream.error == cudaSuccess) stream.note(cudaStreamSynchronize(stream.stream));
@@ -339,6 +387,24 @@ class Device {
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     if (stream.error == cudaSuccess)
       stream.note(cudaMemcpyAsync(to, from, bytes, kind, stream.stream));
+  }
+  template <class Work>
+  void record(Graph& graph, Work work) {
+    cudaGraph_t launches = nullptr;
+    cudaError_t result = cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal);
+    if (result == cudaSuccess) {
+      work();
+      result = cudaStreamEndCapture(stream.stream, &launches);
+    }
+    if (result == cudaSuccess) result = stream.error;
+    if (result == cudaSuccess) result = cudaGraphInstantiate(&graph.recorded, launches, 0);
+    if (launches != nullptr) static_cast<void>(cudaGraphDestroy(launches));
+    if (result == cudaSuccess) return;
+    // Nothing has run. What harms more than the recording will be seen again.
+    graph.recorded = nullptr;
+    graph.refused = true;
+    stream.error = cudaSuccess;
+    static_cast<void>(cudaGetLastError());
   }
   int index_ = -1;
   bool owns_stream_ = false;
@@ -508,17 +574,29 @@ inline void sine_cosine_pi(float x, float& sine, float& cosine) {
   cosine = static_cast<float>(std::cos(kPi * static_cast<double>(x)));
 }
 
+inline void wait_for_previous() { here().executor->note_wait(); }
+
 struct Stream {
   Executor* executor = nullptr;
+  std::vector<std::function<void()> >* recording = nullptr;
+};
+struct Graph {
+  std::vector<std::function<void()> > recorded;
 };
 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), Index grid, int threads, std::size_t shared_bytes,
             Stream& stream, Arguments... arguments) {
-  const auto body = [&] { kernel(static_cast<Parameters>(arguments)...); };
-  stream.executor->run(
-      {grid.x, grid.y, grid.z}, threads, shared_bytes,
-      [](const void* f) { (*static_cast<decltype(body)*>(f))(); }, &body);
+  const auto work = [=, executor = stream.executor] {
+    const auto body = [&] { kernel(static_cast<Parameters>(arguments)...); };
+    executor->run(
+        {grid.x, grid.y, grid.z}, threads, shared_bytes,
+        [](const void* f) { (*static_cast<decltype(body)*>(f))(); }, &body);
+  };
+  if (stream.recording != nullptr)
+    stream.recording->push_back(work);
+  else
+    work();
 }
 
 struct CurrentDevice {
@@ -526,22 +604,31 @@ struct CurrentDevice {
 };
 
 /// The device of the tests. Its index is the order in which threads run: 0 ascending, 1 descending,
-/// any other the seed of a random one; kFails + n: it fails after n launches.
+/// any other the seed of a random one; kFails + n: it fails after n launches; kLacks + n: it has
+/// memory for the first n that ask.
 class Device {
  public:
-  static constexpr int kFails = 1 << 20;
+  static constexpr int kFails = 1 << 20, kLacks = 1 << 24;
   Status open(int index, void*) {
     using Order = Executor::Order;
     const Order order = index == 0   ? Order::ascending
                         : index == 1 ? Order::descending
                                      : Order::random;
     executor_ = std::make_unique<Executor>(order, static_cast<std::uint64_t>(index));
-    if (index >= kFails) executor_->fail_after(index - kFails);
+    if (index >= kLacks)
+      n_takes_left_ = index - kLacks;
+    else if (index >= kFails)
+      executor_->fail_after(index - kFails);
+    executor_->demand_wait();
     stream.executor = executor_.get();
     return {};
   }
+  template <class Kernel>
+  void overlap_as(Kernel) {}
   [[nodiscard]] CurrentDevice use() const { return {}; }
   std::byte* take(std::size_t bytes) {
+    if (n_takes_left_ == 0) return nullptr;
+    if (n_takes_left_ > 0) --n_takes_left_;
     taken_.emplace_back(bytes / sizeof(Bytes16) + 1);
     return reinterpret_cast<std::byte*>(taken_.back().data());
   }
@@ -553,6 +640,15 @@ class Device {
     std::memcpy(host, device, bytes);
   }
   void copy_within(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  template <class Work>
+  void replay(Graph& graph, Work work) {
+    if (graph.recorded.empty()) {
+      stream.recording = &graph.recorded;
+      work();
+      stream.recording = nullptr;
+    }
+    for (const auto& launch : graph.recorded) launch();
+  }
   Status finish() {
     if (executor_->error().empty()) return {};
     return make_error(ErrorCode::device_lost, "the executor stopped: {}", executor_->error());
@@ -562,6 +658,7 @@ class Device {
 
  private:
   std::unique_ptr<Executor> executor_;
+  int n_takes_left_ = -1;  // -1: as many as there are
   std::vector<std::vector<Bytes16> > taken_;
 };
 

@@ -223,6 +223,7 @@ DECANT_DEVICE void multiply_share(const DeviceWeight& weight, int group, const A
     copy_commit();  // also of nothing, so that the number of groups is the same everywhere
   };
   for (int i = 0; i < kStages - 1; ++i) start(i);
+  wait_for_previous();  // weights are there from the beginning
   for (int i = 0; i < n_mine; ++i) {
     copy_wait<kStages - 2>();
     sync_warp();  // the tile is there for all lanes, and nobody reads the one before any more

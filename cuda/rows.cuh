@@ -9,8 +9,10 @@ namespace decant::detail::DECANT_CUDA_SPACE {
 inline constexpr int kRowThreads = 256;
 inline constexpr int kMaxHead = 256;  // channels of a head
 
-/// A token of a pass. `table` is where its sequence's block tables begin, those of all groups one
-/// after another, each of `n_pages` page numbers; `part` where its splits of attention lie.
+/// A token of a pass; position -1: of none, its row is only there to fill up a graph, is written to
+/// no page and sees nothing. `table` is where its sequence's block tables begin, those of all
+/// groups one after another, each of `n_pages` page numbers; `part` where its splits of attention
+/// lie.
 struct DeviceRow {
   std::int32_t token, position;
   std::int32_t table, n_pages;
@@ -104,6 +106,7 @@ struct EmbedArgs {
 
 /// The residual stream's beginning, and how far each row's heads will turn. Grid: (rows).
 DECANT_KERNEL(kRowThreads) embed_rows(EmbedArgs a) {
+  wait_for_previous();
   const int at = static_cast<int>(block_index().x);
   const DeviceRow row = a.rows[at];
   for (int c = thread_index(); c < a.n_embd; c += kRowThreads)
@@ -149,6 +152,7 @@ struct NormArgs {
 /// x / rms(x) * weight (Zhang & Sennrich 2019) of the residual stream with what was left added to
 /// it. Grid: (rows).
 DECANT_KERNEL(kRowThreads) norm_rows(NormArgs a) {
+  wait_for_previous();
   const int at = static_cast<int>(block_index().x);
   const int row = a.which == nullptr ? at : a.which[at];
   float* const residual = a.residual + row_offset(row, a.n);
@@ -253,6 +257,7 @@ DECANT_DEVICE void place_int8(const float* x, int dim, int slot, bool is_key, st
 /// One head of q, k or v: norm, RoPE; k and v go into their pages. Grid: (rows, all heads), one
 /// warp each.
 DECANT_KERNEL(kWarp) place_heads(PlaceArgs a) {
+  wait_for_previous();
   const int lane = thread_index(), at = static_cast<int>(block_index().x);
   int head = static_cast<int>(block_index().y);
   const bool is_q = head < a.n_heads, is_k = !is_q && head < a.n_heads + a.n_kv_heads;
@@ -297,6 +302,7 @@ DECANT_KERNEL(kWarp) place_heads(PlaceArgs a) {
     return;
   }
   const DeviceRow row = a.rows[at];
+  if (row.position < 0) return;
   const std::int32_t page =
       a.tables[row.table + a.kv_group * row.n_pages + row.position / kPageTokens];
   const int slot = row.position % kPageTokens;

@@ -338,6 +338,7 @@ inline constexpr std::size_t kSampleSharedBytes =
 
 /// Grid: (rows).
 DECANT_KERNEL(kSampleThreads) sample_rows(SampleArgs a) {
+  wait_for_previous();
   const auto at = static_cast<std::size_t>(block_index().x);
   const SampleRow& row = a.rows[at];
   Candidates c;

@@ -204,7 +204,7 @@ void Executor::prepare(Fiber& fiber) {
 void Executor::run_block() {
   std::memset(shared_.get(), static_cast<int>(kGuardByte), shared_bytes_ + 2 * kGuard);
   std::memset(shared(), static_cast<int>(kPoison), shared_bytes_);
-  n_ended_ = n_at_barrier_ = 0;
+  n_ended_ = n_at_barrier_ = n_waited_ = 0;
   for (Warp& warp : warps_) warp.n_waiting = 0;
   for (int i = 0; i < threads_; ++i) {
     set_runnable(i);
@@ -215,6 +215,8 @@ void Executor::run_block() {
   current_ = -1;
   switch_to(choose());
   if (error_.empty()) check_guards();
+  if (error_.empty() && demands_wait_ && n_waited_ < threads_)
+    error_ = "a kernel whose threads do not all wait for the one before it";
 }
 
 void Executor::check_guards() {

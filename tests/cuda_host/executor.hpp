@@ -37,6 +37,9 @@ class Executor {
   void clear_error() { error_.clear(); }
   /// As a GPU that breaks: the launches after the next n fail.
   void fail_after(int n) { launches_left_ = n; }
+  /// Every thread must say that it waited for the kernel before its own, as one must on a GPU that
+  /// overlaps kernels.
+  void demand_wait() { demands_wait_ = true; }
 
   // For the kernel's thread that runs now; see cuda/device.cuh.
   std::array<unsigned, 3> grid{}, block{};
@@ -48,6 +51,7 @@ class Executor {
   void copy_async(void* shared, const void* global, bool wanted);
   void copy_commit();
   void copy_wait(int pending);
+  void note_wait() { ++n_waited_; }
   /// Ends the launch unless a global address can be loaded from or stored to `bytes` at a time.
   void check_aligned(const void* address, std::size_t bytes);
   int thread() const { return current_; }
@@ -84,6 +88,8 @@ class Executor {
   std::vector<std::unique_ptr<Fiber>> fibers_;  // [threads], and at the end the caller itself
   std::unique_ptr<Fiber> caller_;
   std::uint64_t runnable_[kMaxThreads / 64] = {};
+  bool demands_wait_ = false;
+  int n_waited_ = 0;
   int threads_ = 0, current_ = -1, n_ended_ = 0, n_at_barrier_ = 0;
   Warp warps_[kMaxThreads / 32];
   std::unique_ptr<std::byte[]> shared_;

@@ -356,10 +356,50 @@ TEST_CASE("cuda model: a token's logits alone and among 64") {
     return logits;
   };
   const auto alone = all_logits(1);
-  for (const std::size_t n : {2, 5, 8, 9, 24, 64}) {
+  for (const std::size_t n : {2, 3, 5, 8, 9, 24, 33, 64}) {  // some of which fill up a graph
     CAPTURE(n);
     CHECK((all_logits(n) == alone));
   }
+}
+
+TEST_CASE("cuda model: graphs of decoding give the bits of launches, also where splits begin") {
+  for (const char* architecture : {"llama", "gemma3"}) {
+    const TinyModel tiny = random_model({.architecture = architecture, .n_layers = 3});
+    decant::ModelOptions options = on_cuda(0, 520);
+    options.context = 520;
+    options.sessions = 2;
+    options.prefix_cache = false;
+    auto model = tiny.load(options);
+    const std::vector<Token> tokens = TinyRandom(3).tokens(515);
+    const std::size_t width = model.info().n_vocab;
+    for (const std::size_t border : {16, 256, 512}) {  // of a page, of splits
+      const std::size_t first = border - 3, n = 6;
+      auto together = session_with(model, std::span(tokens).first(first + n));
+      const auto wanted = last_logits(together, model, n);
+      auto session = session_with(model, std::span(tokens).first(first));
+      for (std::size_t i = 0; i < n; ++i) {
+        CAPTURE(architecture, first + i);
+        session.append(std::span(&tokens[first + i], 1)).value();
+        const auto row = last_logits(session, model, 1);
+        CHECK(std::memcmp(row.data(), wanted.data() + i * width, width * sizeof(float)) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda model: a device without enough memory says so, wherever that shows") {
+  const TinyModel tiny = random_model();
+  std::size_t n_refused = 0;
+  for (int n = 0;; ++n) {
+    CAPTURE(n);
+    const auto model = tiny.try_load(on_cuda(Device::kLacks + n));
+    if (model) break;
+    CHECK(model.error().code() == ErrorCode::out_of_memory);
+    ++n_refused;
+  }
+  CHECK(n_refused >= 20);  // weights, rows, pages
+  auto model = tiny.load(on_cuda());
+  CHECK(session_with(model, TinyRandom(1).tokens(5)).logits());
 }
 
 TEST_CASE("cuda model: a device that fails ends its replies, and the program goes on") {
