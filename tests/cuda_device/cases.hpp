@@ -276,7 +276,7 @@ inline void add_attend_cases(Device& device, int n, std::vector<Outcome>& outcom
           launch(merge_splits,
                  {static_cast<unsigned>(n_heads), static_cast<unsigned>(end - first), 1},
                  kMergeThreads, 0, device.stream, merge);
-          const auto rows_out = from_device(device, merge.out + row_offset(first, merge.out_stride),
+          const auto rows_out = from_device(device, merge.out + usize(first * merge.out_stride),
                                             usize((end - first) * merge.out_stride));
           out.insert(out.end(), rows_out.begin(), rows_out.end());
         }
