@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The kernels as nvcc compiles them for GPUs: kernel_table.py [--check] ARCHITECTURE...   (80 = sm_80)
 
-Warnings, spilled registers and arrays that do not fit into registers are errors. Writes the
+Warnings, spilled registers and arrays that do not fit into registers are errors (STACK names what is
+known). Writes the
 registers of each kernel, and the size of all, into the table of docs/cuda.md; with --check compares
 them with what is there, if the table was made by the same nvcc. Skipped without nvcc, or where it is
 too old.
@@ -18,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "cuda.md"
 BEGIN, END = "<!-- registers: written by tests/cuda_host/kernel_table.py -->", "<!-- end -->"
 SIZE = "all of them, KiB"
+STACK = {"sample_rows": 32}  # bytes of local memory that a kernel may have; the others none
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-fmad=false", "-O3", f"-I{ROOT}",
          f"-I{ROOT}/src", f"-I{ROOT}/include"]
 
@@ -60,7 +62,7 @@ def compiled(nvcc, architecture):
     registers = {}
     for mangled, stack, stores, loads, used, more in entries:
         name = names[mangled]
-        if (stack, stores, loads) != ("0", "0", "0"):
+        if (stores, loads) != ("0", "0") or int(stack) > STACK.get(name, 0):
             sys.exit(f"sm_{architecture}: {name}: {stack} bytes of stack, {stores} spilled, "
                      f"{loads} loaded again")
         if "smem" in more:
