@@ -39,13 +39,13 @@ void to_q4_1(TinyModel& model) {
       const auto [min, max] =
           std::minmax_element(t.data.begin() + static_cast<std::ptrdiff_t>(at),
                               t.data.begin() + static_cast<std::ptrdiff_t>(at + 32));
-      const float d = (*max - *min) / 15.0f;
+      const float low = *min, d = (*max - low) / 15.0f;
       const std::uint16_t head[2] = {decant::detail::f32_to_f16(d),
-                                     decant::detail::f32_to_f16(*min)};
+                                     decant::detail::f32_to_f16(low)};
       std::uint8_t bytes[20];
       std::memcpy(bytes, head, 4);
       const auto code = [&](std::size_t i) {
-        return static_cast<int>(std::lround((t.data[at + i] - *min) / d));
+        return static_cast<int>(std::lround((t.data[at + i] - low) / d));
       };
       for (std::size_t i = 0; i < 16; ++i)
         bytes[4 + i] = static_cast<std::uint8_t>(code(i) | code(16 + i) << 4);
