@@ -65,6 +65,8 @@ EXPLAINED = {
     "rows.cuh: place_int8: lane == 0 -> true": SAME_VALUE,
     "rows.cuh: place_int8: finite -> true (2)": NOT_FINITE,
     "rows.cuh: place_int8: finite -> true (3)": NOT_FINITE,
+    "rows.cuh: place_int8: step > 0.0f -> true":
+        "all numbers are zeros then, and zero times infinity becomes code 0 too",
 }
 
 HEADER = """// Which mutant runs, and which were reached.
