@@ -313,6 +313,7 @@ LongPromptResult run_long_prompt(decant::Model& model, std::size_t decoding, std
     result.ttft_ms = ms_between(due, read);
     result.during_ms = with.times_of_stretch(with);
   }
+  with.watch.replies.clear();  // gives their pages back
   Decoders alone(model, random, decoding);
   alone.start(*std::max_element(with.to.begin(), with.to.end()));
   for (Watched& w : alone.watch.replies) w.reply->wait().value();
