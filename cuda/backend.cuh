@@ -2,11 +2,12 @@
 // an operation is queued; `finish` waits for the pass. All memory is taken at the start, except for
 // the pages, which the cache asks for.
 //
-// A pass copies one piece of memory to the device (its tokens, tiles of attention and block tables)
-// and the logits that are asked for back. If it has one row of each sequence, as decoding has, its
-// launches are recorded as a graph and from then on queued at once: a graph for each number of rows
-// in kBuckets, to which rows without a token are added, and each power of two of splits. All that
-// changes from pass to pass lies in that piece of memory.
+// A pass copies one piece of memory to the device (its tokens, tiles of attention, block tables,
+// and how the next tokens are chosen) and one back (these), besides logits that are asked for. If
+// it has one row of each sequence, as decoding has, its launches are recorded as a graph and from
+// then on queued at once: a graph for each number of rows in kBuckets, to which rows without a
+// token are added, and each power of two of splits. All that changes from pass to pass lies in the
+// piece of memory that is copied to the device.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +15,13 @@
 #include "backend/cuda/cuda.hpp"
 #include "backend/rope.hpp"
 #include "cuda/attend.cuh"
+#include "cuda/sample.cuh"
 
 namespace decant::detail::DECANT_CUDA_SPACE {
 
 inline constexpr int kLogitsRows = 64;     // that are computed together
 inline constexpr int kAttendParts = 4096;  // rows x splits that are attended together, or more
+inline constexpr int kMaxHistory = 4096;   // tokens that a row's penalties look at
 
 /// Rows of a graph.
 inline constexpr int kBuckets[] = {1, 2, 4, 8, 16, 24, 32, 48, kLogitsRows};
@@ -46,10 +49,11 @@ class CudaBackend final : public Backend {
     return op == Operation::logits && n_logits_ == 0 ? 0 : 1;
   }
   void run(Operation op, int layer, std::size_t item, int worker) noexcept override;
-  Status finish() noexcept override {
-    const CurrentDevice current = device_.use();
-    return device_.finish();
+  bool chooses(const Sampler& sampler, std::size_t n_before) const override {
+    SampleRow row;
+    return sample_row(sampler, n_before, row) && row.n_history <= kMaxHistory;
   }
+  Status finish() noexcept override;
 
   void copy_page(const KvView& view, std::int32_t from, std::int32_t to) noexcept override;
   void read_page(const KvView& view, std::int32_t page, std::byte* to) noexcept override;
@@ -69,16 +73,18 @@ class CudaBackend final : public Backend {
 
   Status check(const ModelWeights& weights) const;
   Status take_rows(const ModelWeights& weights);
+  void lay_out(int rows);
   Status bind(const ModelWeights& weights);
   DeviceWeight upload(const Weight& weight);
   const float* upload(const Vector& vector);
   const float* upload_bias(const Vector& bias, const Weight& weight);
   template <class T>
-  T* take(std::size_t n);
+  T* take(std::size_t n, bool pinned = false);
   template <class T>
   T* take(int rows, int width) {
     return take<T>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
   }
+  int add_choice(const Choice* choice, int table);
   void add_tile(int first_row, int n_rows);
   void find_graph(bool alone);
 
@@ -93,9 +99,21 @@ class CudaBackend final : public Backend {
   void place(int layer);
   void attend(int layer);
   void logits();
+  void choose(int first, int n);
   void compute_logits(int first, int n);
   void copy_logits(int first, int n);
+  void copy_tokens();
+  const Row& logits_row(int i) const {
+    return batch_.rows[static_cast<std::size_t>(logits_rows_[i])];
+  }
   unsigned n_rows() const { return static_cast<unsigned>(n_rows_); }
+  int n_sequences() const { return std::min(limits_.max_rows, limits_.max_sequences); }
+  /// Of block tables and histories, at most.
+  std::int64_t n_numbers() const {
+    const std::int64_t n_pages = (limits_.max_positions + kPageTokens - 1) / kPageTokens;
+    return n_sequences() * (n_pages * static_cast<std::int64_t>(spec_.kv_groups.size()) +
+                            std::min(limits_.max_positions, kMaxHistory));
+  }
   const float* post_ffn_norm_before(int layer) const {
     return layer == 0 ? nullptr : layers_[static_cast<std::size_t>(layer - 1)].post_ffn_norm;
   }
@@ -115,17 +133,20 @@ class CudaBackend final : public Backend {
   int n_rows_ = 0;          // with those that are added
   Graph* graph_ = nullptr;  // of this pass, if it has one
   int graph_splits_ = 0;    // that its rows may see
-  int n_logits_ = 0, n_tiles_ = 0, n_used_parts_ = 0;
+  int n_logits_ = 0, n_chosen_ = 0, n_tiles_ = 0, n_used_parts_ = 0;
   int tile_columns_ = 1;  // of attention, in eights of queries
   std::vector<Slab> slabs_;
 
-  // One piece, on the host and on the device.
+  // One piece, on the host and on the device. `rows`: of the pass, those of its graph included.
   std::byte *inputs_ = nullptr, *device_inputs_ = nullptr;
-  DeviceRow* rows_ = nullptr;            // [max_rows]
-  AttendTile* tiles_ = nullptr;          // [max_rows]
-  std::int32_t* logits_rows_ = nullptr;  // [max_rows]
-  std::int32_t* tables_ = nullptr;       // [max_rows][n_groups][pages of a sequence], at most
-  int max_pages_ = 0, n_parts_ = 0;
+  SampleRow* choices_ = nullptr;         // [rows], of logits_rows_
+  DeviceRow* rows_ = nullptr;            // [rows]
+  AttendTile* tiles_ = nullptr;          // [rows], at most
+  std::int32_t* logits_rows_ = nullptr;  // [rows], at most
+  std::int32_t* tables_ = nullptr;       // [sequences][n_groups][pages], and histories of choices
+  static constexpr std::size_t kInputsOfRow =
+      sizeof(SampleRow) + sizeof(DeviceRow) + sizeof(AttendTile) + sizeof(std::int32_t);
+  int n_parts_ = 0;
   /// Where something of inputs_ lies on the device.
   template <class T>
   const T* on_device(const T* input) const {
@@ -139,7 +160,10 @@ class CudaBackend final : public Backend {
   int normed_width_ = 0, qkv_width_ = 0, attended_width_ = 0, output_width_ = 0, ff_width_ = 0;
   RopeTable ropes_[kMaxRopes];
   float *part_max_ = nullptr, *part_sum_ = nullptr, *part_output_ = nullptr;
-  float* logits_ = nullptr;  // [kLogitsRows][vocabulary, filled]
+  float* logits_ = nullptr;         // [kLogitsRows][vocabulary, filled]
+  int* occurs_ = nullptr;           // the same; see SampleArgs
+  Token* device_tokens_ = nullptr;  // [max_rows], of logits_rows_
+  Token* tokens_ = nullptr;         // the same, on the host
 };
 
 // -------------------------------------------------------------------------------- the forward pass
@@ -148,7 +172,9 @@ inline void CudaBackend::run(Operation op, int layer, std::size_t, int) noexcept
   const CurrentDevice current = device_.use();
   if (graph_ == nullptr) return op == Operation::logits ? logits() : queue(op, layer);
   if (op == Operation::embed) device_.replay(*graph_, [&] { queue_pass(); });
-  if (op == Operation::logits) copy_logits(0, n_logits_);
+  if (op != Operation::logits) return;
+  copy_logits(0, n_logits_);
+  copy_tokens();
 }
 
 inline void CudaBackend::queue_pass() {
@@ -176,7 +202,7 @@ inline void CudaBackend::queue(Operation op, int layer) {
       norm(output_, l.post_attention_norm, l.ffn_norm, nullptr, n);
       return gate_up(l);
     case Operation::down: return multiply(l.down, n);
-    case Operation::logits: return compute_logits(0, n);
+    case Operation::logits: compute_logits(0, n); return choose(0, n);
   }
 }
 
@@ -323,23 +349,65 @@ inline void CudaBackend::logits() {
   for (int first = 0; first < n_logits_; first += kLogitsRows) {
     const int n = std::min(kLogitsRows, n_logits_ - first);
     compute_logits(first, n);
+    if (n_chosen_ != 0) choose(first, n);
     copy_logits(first, n);
   }
+  copy_tokens();
 }
 inline void CudaBackend::compute_logits(int first, int n) {
   // The residual stream is not needed any more, and a row is asked for once.
   norm(output_, layers_.back().post_ffn_norm, final_norm_, on_device(logits_rows_ + first), n);
   multiply(head_, n);
 }
+/// Tokens from the logits of the rows that want one.
+inline void CudaBackend::choose(int first, int n) {
+  SampleArgs args;
+  args.rows = on_device(choices_ + first);
+  args.logits = logits_;
+  args.history = on_device(tables_);
+  args.occurs = occurs_;
+  args.chosen = device_tokens_ + first;
+  args.n_vocab = limits_.n_sampled;
+  args.stride = head_.out_stride;
+  launch(sample_rows, {static_cast<unsigned>(n), 1, 1}, kSampleThreads, kSampleSharedBytes,
+         device_.stream, args);
+}
 inline void CudaBackend::copy_logits(int first, int n) {
   for (int i = 0; i < n; ++i)
-    device_.copy_out(
-        batch_.rows[static_cast<std::size_t>(logits_rows_[first + i])].logits,
-        logits_ + static_cast<std::size_t>(i) * static_cast<std::size_t>(head_.out_stride),
-        static_cast<std::size_t>(spec_.n_vocab) * sizeof(float));
+    if (float* const to = logits_row(first + i).logits)
+      device_.copy_out(
+          to, logits_ + static_cast<std::size_t>(i) * static_cast<std::size_t>(head_.out_stride),
+          static_cast<std::size_t>(spec_.n_vocab) * sizeof(float));
+}
+inline void CudaBackend::copy_tokens() {
+  if (n_chosen_ != 0)
+    device_.copy_out(tokens_, device_tokens_, static_cast<std::size_t>(n_logits_) * sizeof(Token));
+}
+inline Status CudaBackend::finish() noexcept {
+  const CurrentDevice current = device_.use();
+  DECANT_TRY(device_.finish());
+  for (int i = 0; i < n_logits_; ++i)
+    if (Choice* const choice = logits_row(i).choice) choice->token = tokens_[i];
+  return {};
 }
 
 // --------------------------------------------------------------------------------- before a pass
+
+/// Of the next row of logits, if it wants a token; its history goes to tables_ + table. Where that
+/// ends.
+inline int CudaBackend::add_choice(const Choice* choice, int table) {
+  SampleRow& to = choices_[n_logits_ - 1];
+  to = {};
+  to.wanted = choice != nullptr;
+  if (choice == nullptr) return table;
+  ++n_chosen_;
+  static_cast<void>(sample_row(*choice->sampler, choice->history.size(), to));
+  to.random.seed = choice->seed;
+  to.random.position = choice->history.size();
+  to.first_history = table;
+  std::copy(choice->history.end() - to.n_history, choice->history.end(), tables_ + table);
+  return table + to.n_history;
+}
 
 /// Rows [first_row, + n_rows) of one sequence are attended together.
 inline void CudaBackend::add_tile(int first_row, int n_rows) {
@@ -371,6 +439,7 @@ inline void CudaBackend::find_graph(bool alone) {
   for (; n_rows_ < kBuckets[bucket]; ++n_rows_) {
     rows_[n_rows_] = {0, -1, 0, 0, 0};
     logits_rows_[n_rows_] = n_rows_;
+    choices_[n_rows_].wanted = false;
     add_tile(n_rows_, 1);
   }
 }
@@ -380,10 +449,11 @@ inline void CudaBackend::begin(const Batch& batch) {
   // A pass that was given up may still be reading what the last one copied.
   static_cast<void>(device_.finish());
   batch_ = batch;
-  n_logits_ = n_tiles_ = 0;
+  n_logits_ = n_chosen_ = n_tiles_ = 0;
   slabs_.clear();
   const auto n_groups = static_cast<int>(batch.kv.size());
   const auto n = static_cast<int>(batch.rows.size());
+  lay_out(n > kLogitsRows ? n : kBuckets[bucket_of(n)]);
   bool alone = true;  // each row has a sequence of its own
   int table = 0;
   for (int row = 0; row < n; ++row) {
@@ -391,7 +461,10 @@ inline void CudaBackend::begin(const Batch& batch) {
     const bool goes_on =
         row > 0 && batch.rows[static_cast<std::size_t>(row - 1)].sequence == r.sequence;
     alone = alone && !goes_on;
-    if (r.logits != nullptr) logits_rows_[n_logits_++] = row;
+    if (r.logits != nullptr || r.choice != nullptr) {
+      logits_rows_[n_logits_++] = row;
+      table = add_choice(r.choice, table);
+    }
     rows_[row] = {r.token, r.position, 0, 0, 0};
     if (goes_on) {
       rows_[row].table = rows_[row - 1].table;
@@ -468,13 +541,12 @@ inline Status CudaBackend::check(const ModelWeights& weights) const {
                         "the CUDA backend knows heads of 16 to {} channels, multiples of 16, and "
                         "at most 16 to a KV head; the model has {}, {} and {}",
                         kMaxHead, l.key_dim, l.value_dim, l.group());
-  const std::int64_t n_pages = (limits_.max_positions + kPageTokens - 1) / kPageTokens;
-  if (n_pages * limits_.max_rows * static_cast<std::int64_t>(spec_.kv_groups.size()) > INT32_MAX)
+  if (n_numbers() > INT32_MAX)
     return make_error(
         ErrorCode::unsupported,
-        "the CUDA backend's block tables for {} rows of up to {} tokens have more than "
-        "2^31 entries; lower ModelOptions::chunk or context",
-        limits_.max_rows, limits_.max_positions);
+        "the CUDA backend's block tables for {} sequences of up to {} tokens have more than "
+        "2^31 entries; lower ModelOptions::max_batch or context",
+        n_sequences(), limits_.max_positions);
   const auto known = [](const Weight& w) { return w.rows == 0 || w.group_bytes != 0; };
   for (const LayerWeights& l : weights.layers)
     for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
@@ -485,11 +557,11 @@ inline Status CudaBackend::check(const ModelWeights& weights) const {
 }
 
 template <class T>
-T* CudaBackend::take(std::size_t n) {
+T* CudaBackend::take(std::size_t n, bool pinned) {
   const std::size_t bytes = std::max<std::size_t>(n, 1) * sizeof(T);
   memory_bytes_ += bytes;
   if (limits_.measure) return nullptr;
-  std::byte* const memory = device_.take(bytes);
+  std::byte* const memory = pinned ? device_.take_pinned(bytes) : device_.take(bytes);
   lacks_memory_ = lacks_memory_ || memory == nullptr;
   return reinterpret_cast<T*>(memory);
 }
@@ -541,7 +613,6 @@ inline Status CudaBackend::create(const ModelWeights& weights, const CudaOptions
 inline Status CudaBackend::take_rows(const ModelWeights& weights) {
   const int rows =
       limits_.max_rows > kLogitsRows ? limits_.max_rows : kBuckets[bucket_of(limits_.max_rows)];
-  const int n_groups = static_cast<int>(spec_.kv_groups.size());
   int q_width = 0, n_heads = 0;
   for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
     const LayerSpec& l = spec_.layers[i];
@@ -569,16 +640,16 @@ inline Status CudaBackend::take_rows(const ModelWeights& weights) {
   part_sum_ = take<float>(n_parts_, n_heads);
   part_output_ = take<float>(n_parts_, attended_width_);
   logits_ = take<float>(std::min(rows, kLogitsRows), filled(spec_.n_vocab, kRowGroup));
+  occurs_ = take<int>(std::min(rows, kLogitsRows), filled(spec_.n_vocab, kRowGroup));
+  device_tokens_ = take<Token>(rows, 1);
   slabs_.reserve(static_cast<std::size_t>(rows));
 
-  max_pages_ = (limits_.max_positions + kPageTokens - 1) / kPageTokens;
-  const std::size_t of_rows = static_cast<std::size_t>(rows) *
-                              (sizeof(DeviceRow) + sizeof(AttendTile) + sizeof(std::int32_t));
-  const std::size_t of_tables = sizeof(std::int32_t) * static_cast<std::size_t>(rows) *
-                                static_cast<std::size_t>(n_groups) *
-                                static_cast<std::size_t>(max_pages_);
-  device_inputs_ = take<std::byte>(of_rows + of_tables);
-  memory_bytes_ += of_rows + of_tables;
+  const std::size_t input_bytes = static_cast<std::size_t>(rows) * kInputsOfRow +
+                                  static_cast<std::size_t>(n_numbers()) * sizeof(std::int32_t);
+  device_inputs_ = take<std::byte>(input_bytes);
+  constexpr bool kPinned = true;  // memory of the host's
+  inputs_ = take<std::byte>(input_bytes, kPinned);
+  tokens_ = take<Token>(static_cast<std::size_t>(rows), kPinned);
   for (std::size_t i = 0; i < spec_.ropes.size(); ++i) {
     ropes_[i].dims = spec_.ropes[i].dims;
     ropes_[i].out = take<float>(rows, ropes_[i].dims);
@@ -588,15 +659,17 @@ inline Status CudaBackend::take_rows(const ModelWeights& weights) {
     if (to != nullptr) device_.copy_in(to, turns.data(), turns.size() * sizeof(double));
     ropes_[i].turns = to;
   }
-  if (!limits_.measure) {
-    inputs_ = device_.take_pinned(of_rows + of_tables);
-    lacks_memory_ = lacks_memory_ || inputs_ == nullptr;
-    rows_ = reinterpret_cast<DeviceRow*>(inputs_);
-    tiles_ = reinterpret_cast<AttendTile*>(rows_ + rows);
-    logits_rows_ = reinterpret_cast<std::int32_t*>(tiles_ + rows);
-    tables_ = logits_rows_ + rows;
-  }
   return bind(weights);
+}
+
+/// The inputs of a pass of so many rows: no more than it needs is copied, and the same places for
+/// each pass of a graph.
+inline void CudaBackend::lay_out(int rows) {
+  choices_ = reinterpret_cast<SampleRow*>(inputs_);
+  rows_ = reinterpret_cast<DeviceRow*>(choices_ + rows);
+  tiles_ = reinterpret_cast<AttendTile*>(rows_ + rows);
+  logits_rows_ = reinterpret_cast<std::int32_t*>(tiles_ + rows);
+  tables_ = logits_rows_ + rows;
 }
 
 /// The weights to the device, and each to the rows that it reads and writes.

@@ -638,6 +638,7 @@ class Device {
   }
   void copy_out(void* host, const void* device, std::size_t bytes) {
     std::memcpy(host, device, bytes);
+    n_copied_out += bytes;
   }
   void copy_within(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
   template <class Work>

@@ -21,6 +21,7 @@
 #include "base/math.hpp"
 #include "base/random.hpp"
 #include "cuda/device.cuh"
+#include "sample/sampler.hpp"
 
 namespace decant::detail::DECANT_CUDA_SPACE {
 
@@ -30,6 +31,8 @@ inline constexpr int kPivots = 7;
 
 /// How a row's token is chosen.
 struct SampleRow {
+  bool wanted = true;   // else the row has no token
+  bool greedy = false;  // the largest logit, whatever the rest says
   SamplerOrder order;
   float temperature = 1.0f, top_p = 1.0f, min_p = 0.0f;
   float repetition = 1.0f, frequency = 0.0f, presence = 0.0f;
@@ -55,6 +58,7 @@ inline bool sample_row(const Sampler& from, std::size_t n_before, SampleRow& to)
     knows = knows && &step == from.order.begin();
     to.n_history = static_cast<std::int32_t>(std::min(n_before, from.penalty_last));
   }
+  to.greedy = sampler_greedy(from) == SamplerGreedy::logits;
   to.order = from.order;
   to.temperature = from.temperature;
   to.top_p = from.top_p;
@@ -71,14 +75,14 @@ inline bool sample_row(const Sampler& from, std::size_t n_before, SampleRow& to)
 struct SampleArgs {
   const SampleRow* rows = nullptr;
   const float* logits = nullptr;         // [rows][stride]
-  const Token* history = nullptr;        // of all rows, in [0, n_vocab)
+  const Token* history = nullptr;        // of all rows, in [0, stride)
   const std::uint32_t* masks = nullptr;  // [masks][(n_vocab + 31) / 32]; bit i % 32 of word i / 32:
                                          // token i may be chosen
-  int* occurs = nullptr;                 // [rows][n_vocab], zeros between launches; of rows with a
+  int* occurs = nullptr;                 // [rows][stride], zeros between launches; of rows with a
                                          // history
   Token* chosen = nullptr;               // [rows]; -1: no token may be chosen, or has a logit
                                          // above -inf
-  int n_vocab = 0, stride = 0;
+  int n_vocab = 0, stride = 0;           // the first n_vocab of a row may be chosen
 };
 
 // ------------------------------------------------------------------------------ over all threads
@@ -341,6 +345,7 @@ DECANT_KERNEL(kSampleThreads) sample_rows(SampleArgs a) {
   wait_for_previous();
   const auto at = static_cast<std::size_t>(block_index().x);
   const SampleRow& row = a.rows[at];
+  if (!row.wanted) return;
   Candidates c;
   c.row = &row;
   c.logits = a.logits + at * static_cast<std::size_t>(a.stride);
@@ -357,15 +362,24 @@ DECANT_KERNEL(kSampleThreads) sample_rows(SampleArgs a) {
   c.above = -__builtin_huge_valf();
   c.infinite = true;  // x is not needed yet
   c.occurs = nullptr;
-  double peak = static_cast<double>(c.above);
+  float highest = c.above;
+  int first = INT_MAX;
   c.each([&](double, int id) {
-    const double logit = static_cast<double>(c.logits[id]);
-    peak = logit > peak ? logit : peak;
+    if (!(c.logits[id] > highest)) return;
+    highest = c.logits[id];
+    first = id;
   });
-  peak = block_max(peak);
+  const double peak = block_max(static_cast<double>(highest));
+  const bool any = peak > -__builtin_huge_val();
+  if (row.greedy) {
+    const bool is_peak = static_cast<double>(highest) == peak;
+    const double best = block_min(is_peak ? first : INT_MAX);
+    if (thread_index() == 0) a.chosen[at] = any ? static_cast<Token>(best) : -1;
+    return;
+  }
   c.infinite = peak == __builtin_huge_val();
   if (c.infinite) c.above = 3.4028235e38f;
-  int* const occurs = a.occurs + at * static_cast<std::size_t>(a.n_vocab);
+  int* const occurs = a.occurs + at * static_cast<std::size_t>(a.stride);
   const Token* const history = a.history + row.first_history;
   const bool penalises = row.n_history > 0 && !c.infinite;
   if (penalises) {
@@ -378,7 +392,7 @@ DECANT_KERNEL(kSampleThreads) sample_rows(SampleArgs a) {
   c.each([&](double x, int) { c.max = x > c.max ? x : c.max; });
   c.max = block_max(c.max);
 
-  const Token chosen = peak > -__builtin_huge_val() ? choose_token(c, n_shared) : -1;
+  const Token chosen = any ? choose_token(c, n_shared) : -1;
   if (thread_index() == 0) a.chosen[at] = chosen;
   if (!penalises) return;
   sync_block();

@@ -205,6 +205,8 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
                       "{}: the tokenizer has {} entries, token_embd.weight only {} rows",
                       file.name(), info.n_vocab, spec.n_vocab);
 
+  EngineOptions& engine = setup.engine;
+  engine.n_sampled = info.n_vocab != 0 ? static_cast<int>(info.n_vocab) : spec.n_vocab;
   info.n_layers = spec.layers.size();
   info.n_embd = static_cast<std::size_t>(spec.n_embd);
   info.n_heads = static_cast<std::size_t>(spec.layers[0].n_heads);
@@ -218,7 +220,6 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
     callbacks.warn("a context of {} tokens is more than the {} the model was trained on",
                    info.context, info.trained_context);
 
-  EngineOptions& engine = setup.engine;
   const bool reference = options.backend == decant::Backend::reference;
   const KvType automatic = reference ? KvType::f32 : KvType::f16;
   KvConfig& kv = engine.kv;
@@ -292,7 +293,6 @@ static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
 static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& options,
                           LoadCallbacks& callbacks, ModelState& state) {
   ModelInfo& info = state.info;
-  const std::size_t n_tokens = info.n_vocab;  // of the tokenizer; 0: there is none
   DECANT_ASSIGN(EngineSetup setup, set_up_engine(*file, options, callbacks, info));
   auto pool = options.executor != nullptr ? std::make_unique<ThreadPool>(*options.executor)
                                           : std::make_unique<ThreadPool>(own_threads(options));
@@ -318,7 +318,6 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   if (!options.mapped) file = nullptr;
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, std::move(weights),
                                              std::move(pool), setup.engine));
-  if (n_tokens != 0) state.engine->set_sampled_width(n_tokens);
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   state.snapshot_shape = {fingerprint, kv.keys, kv.values, {}};
   for (const KvView& view : state.engine->kv()->views())

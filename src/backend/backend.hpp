@@ -106,12 +106,21 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 };
 
+/// How the token behind a row is chosen, and the token, by a backend that does so.
+struct Choice {
+  const Sampler* sampler = nullptr;
+  std::span<const Token> history;  // all tokens before it; their number is its position
+  std::uint64_t seed = 0;
+  Token token = -1;  // once the pass is finished; -1: no token has a logit above -inf
+};
+
 /// One token of a batch.
 struct Row {
   std::int32_t sequence;  // index into Batch::sequences
   std::int32_t position;
   Token token;
-  float* logits;  // [n_vocab] when the row asks for logits, else null
+  float* logits;             // [n_vocab] when the row asks for logits, else null
+  Choice* choice = nullptr;  // when it asks for the next token, which takes a backend that chooses
 };
 
 /// The rows of a pass. Rows of a sequence stand together with ascending, adjacent positions; the
@@ -125,6 +134,8 @@ struct Batch {
 struct BackendLimits {
   int max_rows = 1;       // of a pass
   int max_positions = 1;  // of a sequence
+  int max_sequences = 1;  // of a pass
+  int n_sampled = 0;      // tokens [0, n_sampled) may be chosen
   int n_workers = 1;
   Activations activations = Activations::int8;  // that meet integer weights on the CPU
   bool measure = false;  // take no memory: the backend only says how much it would be
@@ -145,7 +156,9 @@ class Backend : public PageAccess {
   }
   /// Starts a pass over at most `max_rows` rows; `batch` must outlive it.
   virtual void begin(const Batch& batch) = 0;
-  /// Waits until all that the pass has begun is done; its logits are there then. Errors:
+  /// Whether rows may ask for the next token of such a sampler, so many tokens being before it.
+  virtual bool chooses(const Sampler&, std::size_t /*n_before*/) const { return false; }
+  /// Waits until all that the pass has begun is done; its logits and tokens are there then. Errors:
   /// device_lost, now and ever after.
   virtual Status finish() noexcept { return {}; }
   /// The number of items of an operation in this pass.

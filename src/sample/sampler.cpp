@@ -292,12 +292,9 @@ static void sampler_typical(SamplerWorkspace& w, float typical_p) {
   w.weighed = false;  // the largest logit may be gone
 }
 
-/// What a greedy outcome depends on; see sampler_greedy.
-enum class SamplerGreedy { no, logits, penalised };
-
 /// Whether the steps come down to the largest logit, before or after penalties: the ones before
 /// the step that keeps a single candidate never drop the best, and penalties precede them.
-static SamplerGreedy sampler_greedy(const Sampler& s) {
+SamplerGreedy sampler_greedy(const Sampler& s) {
   SamplerGreedy greedy = SamplerGreedy::logits;
   bool truncated = false;
   for (const SamplerStep step : s.order) {
@@ -343,6 +340,11 @@ static Token sampler_best_penalised(const Sampler& s, std::span<const float> log
   return id;
 }
 
+Error no_valid_token(std::size_t n) {
+  return make_error(ErrorCode::no_valid_token,
+                    "no token is left to choose from: all {} logits are -inf or NaN", n);
+}
+
 /// Checks everything, then applies the steps: afterwards `w` holds at least one candidate.
 static Status sampler_apply(const Sampler& s, std::span<const float> logits,
                             std::span<const Token> history, SamplerWorkspace& w) {
@@ -356,9 +358,7 @@ static Status sampler_apply(const Sampler& s, std::span<const float> logits,
                         "sampler: token {} in the history is outside the {} logits", id, n);
   const SamplerPeak peak = sampler_peak(logits);
   const bool infinite = peak.value > std::numeric_limits<float>::max();
-  if (!(peak.value > -std::numeric_limits<float>::infinity()))
-    return make_error(ErrorCode::no_valid_token,
-                      "no token is left to choose from: all {} logits are -inf or NaN", n);
+  if (!(peak.value > -std::numeric_limits<float>::infinity())) return no_valid_token(n);
   w.fit(n);
 
   const bool penalise = !infinite && sampler_penalises(s);

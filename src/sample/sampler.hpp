@@ -55,6 +55,14 @@ struct SamplerWorkspace {
 /// Fields out of range, and orders that name a step twice, are invalid_argument.
 Status sampler_validate(const Sampler& sampler);
 
+/// What the outcome depends on, if it is no matter of chance: the largest logit, or the largest one
+/// after penalties.
+enum class SamplerGreedy : std::uint8_t { no, logits, penalised };
+SamplerGreedy sampler_greedy(const Sampler& sampler);
+
+/// The error of n logits none of which is above -inf.
+Error no_valid_token(std::size_t n);
+
 /// Chooses a token of `logits` [n_vocab]: with u in [0, 1) from (seed, sample_index, position), the
 /// first candidate, ids ascending, at which the running sum of weights exceeds u * total.
 /// PRECOND: FloatMode holds. std::bad_alloc passes; a failed call leaves the workspace usable.

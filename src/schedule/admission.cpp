@@ -339,13 +339,22 @@ void Engine::add_rows(const Share& share) {
   n_decoding_ += request.turn.decoding;
   const std::size_t n_tokens = sequence.tokens.size(), n_wanted = request.n_wanted();
   float* const wanted = request.n_logits == 0 ? request.logits.data() : request.logits_out;
+  const GenerateOptions& options = request.options;
+  request.choice.reset();
+  if (request.n_logits == 0 && !request.is_prompt && options.process_logits == nullptr &&
+      backend_->chooses(options.sampler, n_tokens))
+    request.choice = {&options.sampler, sequence.tokens, request.seed};
   for (std::size_t i = 0; i < share.n_rows; ++i) {
     const std::size_t position = sequence.computed() + i;
-    float* logits = nullptr;
-    if (position + n_wanted >= n_tokens)
-      logits = wanted + (position + n_wanted - n_tokens) * static_cast<std::size_t>(spec_.n_vocab);
-    rows_.push_back({static_cast<std::int32_t>(tables_.size()), static_cast<std::int32_t>(position),
-                     sequence.tokens[position], logits});
+    const bool asks = position + n_wanted >= n_tokens;
+    Row row{static_cast<std::int32_t>(tables_.size()), static_cast<std::int32_t>(position),
+            sequence.tokens[position], nullptr};
+    if (asks && request.choice)
+      row.choice = &*request.choice;
+    else if (asks)
+      row.logits =
+          wanted + (position + n_wanted - n_tokens) * static_cast<std::size_t>(spec_.n_vocab);
+    rows_.push_back(row);
   }
   tables_.push_back(sequence.kv.block_tables());
 }

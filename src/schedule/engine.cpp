@@ -13,8 +13,14 @@ namespace decant::detail {
 static Result<std::unique_ptr<Backend>> engine_backend(const ModelSpec& spec,
                                                        const LoadedWeights& weights, int n_workers,
                                                        const EngineOptions& options, bool measure) {
-  const BackendLimits limits{options.chunk, options.max_positions, n_workers, options.activations,
-                             measure};
+  BackendLimits limits;
+  limits.max_rows = options.chunk;
+  limits.max_positions = options.max_positions;
+  limits.max_sequences = static_cast<int>(options.max_batch);
+  limits.n_sampled = options.n_sampled;
+  limits.n_workers = n_workers;
+  limits.activations = options.activations;
+  limits.measure = measure;
   if (options.cuda) return make_cuda_backend(spec, weights.weights(), limits, options.cuda_options);
   auto backend = options.kernels != nullptr
                      ? make_cpu_backend(spec, weights.weights(), limits, *options.kernels)
@@ -41,7 +47,6 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->spec_ = std::move(spec);
   engine->weights_ = std::move(weights);
   engine->max_rows_ = static_cast<std::size_t>(options.chunk);
-  engine->sampled_width_ = static_cast<std::size_t>(engine->spec_.n_vocab);
   DECANT_ASSIGN(engine->backend_,
                 engine_backend(engine->spec_, engine->weights_, pool->n_workers(), options, false));
   if (options.cuda) engine->weights_.release_matrices();
@@ -58,7 +63,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_ + options.max_batch);
   engine->order_.reserve(options.max_batch);
-  engine->workspace_.fit(engine->sampled_width_);
+  engine->workspace_.fit(static_cast<std::size_t>(engine->spec_.n_vocab));
   // The worker keeps the engine alive until it ends.
   if (!options.manual) engine->worker_ = std::thread([engine] { engine->loop(); });
   return engine;
@@ -216,9 +221,9 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
   if (phase_ == Phase::running) {
     const Clock::time_point begin = Clock::now();
     const bool finished = pool_->run(pass_, deadline);
-    pass_time_ += Clock::now() - begin;
     did_something = true;
     if (!finished) {
+      pass_time_ += Clock::now() - begin;
       profile_.stop();
       return false;
     }
@@ -232,6 +237,7 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
       profile_.stop();
       return true;
     }
+    pass_time_ += Clock::now() - begin;
     profile_.enter(Profile::kOther);
     phase_ = Phase::committing;
     pace_.note(n_decoding_, rows_.size() - n_decoding_, pass_time_);
@@ -339,6 +345,10 @@ void Engine::branch(Request& prompt) noexcept {
 }
 
 Result<Token> Engine::choose(Request& request) {
+  if (const auto choice = std::exchange(request.choice, {})) {  // the backend did
+    if (choice->token < 0) return no_valid_token(static_cast<std::size_t>(spec_.n_vocab));
+    return choice->token;
+  }
   const std::span<const Token> history = request.sequence->tokens;
   const GenerateOptions& options = request.options;
   if (options.process_logits != nullptr) {
@@ -352,8 +362,8 @@ Result<Token> Engine::choose(Request& request) {
   }
   const FloatMode mode;  // the callback may have left another
   // Padding behind the tokenizer's last id may stand in a prompt but is never chosen.
-  std::fill(request.logits.begin() + static_cast<std::ptrdiff_t>(sampled_width_),
-            request.logits.end(), -std::numeric_limits<float>::infinity());
+  std::fill(request.logits.begin() + options_.n_sampled, request.logits.end(),
+            -std::numeric_limits<float>::infinity());
   return sample_token(options.sampler, request.logits, history, request.seed, history.size(),
                       workspace_);
 }

@@ -29,6 +29,7 @@ struct EngineOptions {
   bool cuda = false;                    // neither of the two: the reference backend
   CudaOptions cuda_options;
   int max_positions = 1;  // of a sequence
+  int n_sampled = 0;      // ids of the tokenizer, not of padding: only these are chosen
   int chunk = 512;        // prompt tokens in one pass
   KvConfig kv;
   Activations activations = Activations::int8;
@@ -68,8 +69,6 @@ class Engine {
   /// out_of_memory (the pool cannot hold what one of them needs, whatever others do); then none of
   /// them was taken.
   Status submit(Requests requests) noexcept;
-  /// Only these are sampled: ids of the tokenizer, not of padding.
-  void set_sampled_width(std::size_t n) { sampled_width_ = n; }
 
   /// Manual mode: steps for so long, at least a little. Whether requests are left. Errors:
   /// invalid_state (background mode), would_block (inside a callback), busy (another thread steps).
@@ -137,7 +136,6 @@ class Engine {
   std::unique_ptr<ThreadPool> pool_;
   std::vector<std::pair<Operation, int>> operations_;  // of a pass, with their layers
   std::size_t max_rows_ = 0;
-  std::size_t sampled_width_ = 0;
   Profile profile_;
   struct {
     std::atomic<std::uint64_t> steps{0}, rows{0}, sequences{0}, prompt_tokens{0}, cached_tokens{0},

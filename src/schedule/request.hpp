@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backend/backend.hpp"
 #include "schedule/planner.hpp"
 #include "schedule/sequence.hpp"
 #include "text/stream.hpp"
@@ -41,7 +42,8 @@ class Request {
   StopStrings stops;
   std::vector<Token> end_tokens;  // ascending
   std::uint64_t seed = 0;
-  std::vector<float> logits;  // [n_vocab], of the next token
+  std::vector<float> logits;     // [n_vocab], of the next token
+  std::optional<Choice> choice;  // of the next token, if the backend makes it in this pass
   Clock::time_point deadline = Clock::time_point::max();
   std::size_t guaranteed = 0;  // tokens that pages are set aside for; 0: it may be preempted
   Turn turn;

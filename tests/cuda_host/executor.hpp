@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -97,6 +98,9 @@ class Executor {
   void (*body_)(const void*) = nullptr;
   const void* context_ = nullptr;
 };
+
+/// Bytes that the tests' devices have copied to the host, all together.
+inline std::atomic<std::uint64_t> n_copied_out{0};
 
 /// The kernel's thread that runs now on this thread of the processor.
 struct Here {

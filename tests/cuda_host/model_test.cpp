@@ -435,8 +435,10 @@ TEST_CASE("cuda model: what the kernels do not know is refused at load") {
   CHECK(random_model().try_load(options).error().code() == ErrorCode::invalid_argument);
   options = on_cuda(0, 4096);
   options.context = std::size_t{1} << 24;
+  options.max_batch = 1024;
   options.kv_memory = 1 << 20;
-  CHECK(random_model().try_load(options).error().code() == ErrorCode::unsupported);
+  const TinyModel two_groups = random_model({.architecture = "gemma3"});
+  CHECK(two_groups.try_load(options).error().code() == ErrorCode::unsupported);
   options = {};
   options.device = -1;
   CHECK(random_model().try_load(options).error().code() == ErrorCode::invalid_argument);

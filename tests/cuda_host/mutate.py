@@ -67,6 +67,7 @@ EXPLAINED = {
     "rows.cuh: place_int8: finite -> true (3)": NOT_FINITE,
     "rows.cuh: place_int8: step > 0.0f -> true":
         "all numbers are zeros then, and zero times infinity becomes code 0 too",
+    "sample.cuh: sample_rows: row.greedy -> false": "the same token, by way of all steps",
 }
 
 HEADER = """// Which mutant runs, and which were reached.

@@ -25,6 +25,7 @@ struct Case {
   std::vector<Token> history = {};
   std::vector<bool> mask = {};  // empty: none
   std::uint64_t position = 0;
+  bool wanted = true;
 };
 
 /// All cases in one launch; they have as many logits as each other.
@@ -34,13 +35,14 @@ std::vector<Token> choose(const std::vector<Case>& cases, const Schedule& schedu
   std::vector<float> logits(cases.size() * stride, kInfinity);  // what is between rows is not read
   std::vector<Token> history, chosen(cases.size(), -2);
   std::vector<std::uint32_t> masks;
-  std::vector<int> occurs(cases.size() * n, 0);
+  std::vector<int> occurs(cases.size() * stride, 0);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
     SampleRow& row = rows[i];
     REQUIRE(sample_row(c.sampler, c.history.size(), row));
     row.first_history = static_cast<int>(history.size() + c.history.size()) - row.n_history;
     row.random.position = c.position;
+    row.wanted = c.wanted;
     history.insert(history.end(), c.history.begin(), c.history.end());
     std::copy(c.logits.begin(), c.logits.end(),
               logits.begin() + static_cast<std::ptrdiff_t>(i * stride));
@@ -323,6 +325,25 @@ TEST_CASE("cuda sample: few tokens, or none, that may be chosen") {
       CHECK(chosen[i] == static_cast<Token>(cases[i].position));
     }
   }
+}
+
+TEST_CASE("cuda sample: rows that want no token, and histories of tokens that cannot be chosen") {
+  // With these penalties a token counts as the best until it has occurred.
+  Sampler sampler = Sampler::greedy();
+  sampler.presence_penalty = 100.0f;
+  const std::size_t n = 40;
+  std::vector<Case> cases;
+  for (int i = 0; i < 6; ++i) {
+    std::vector<float> logits(n);
+    for (std::size_t id = 0; id < n; ++id) logits[id] = -static_cast<float>(id);
+    // n to n + 2 are padding; of another row they must not become 0 to 2.
+    Case c{sampler, logits, {0, 40, 41, 42}};
+    if (i % 3 == 0) c.history = {41, 1, 40};
+    c.wanted = i % 3 != 2;
+    cases.push_back(c);
+  }
+  for (const Schedule& s : kSchedules)
+    CHECK(choose(cases, s) == std::vector<Token>{0, 1, -2, 0, 1, -2});
 }
 
 TEST_CASE("cuda sample: ties go to the lower id, in top_k, top_p and the best") {
