@@ -83,7 +83,10 @@ typedef struct decant_model_options {
   /* Bytes, taken at load, for the KV pages of replies that are preempted; what does not fit, and
    * with 0 everything, is run again. Never changes results. */
   size_t swap_memory;
-  int use_cuda;        /* not 0: the CUDA backend, on GPU number use_cuda - 1 */
+  int use_cuda; /* not 0: the CUDA backend, on GPU number use_cuda - 1 */
+  /* Of the CUDA backend: a cudaStream_t to use, which must outlive the model, its sessions and
+   * replies. NULL: one of its own. */
+  void* stream;
 } decant_model_options;
 DECANT_C_API decant_model_options decant_model_options_default(void);
 

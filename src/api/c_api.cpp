@@ -140,6 +140,7 @@ int decant_model_load(const char* path, const decant_model_options* options, dec
     if (c.use_cuda != 0) {
       o.backend = decant::Backend::cuda;
       o.device = c.use_cuda - 1;
+      o.stream = c.stream;
     }
     o.threads = c.threads;
     o.context = c.context;

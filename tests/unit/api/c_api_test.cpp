@@ -105,6 +105,25 @@ TEST_CASE("C: messages") {
   CHECK(std::string(c.error.message).find("messages") != std::string::npos);
 }
 
+TEST_CASE("C: a GPU, and a stream on it") {
+  const TempFolder folder;
+  const std::string path = folder.write("tiny.gguf", alphabet().file());
+  decant_model_options options = decant_model_options_default();
+  CHECK(options.use_cuda == 0);
+  CHECK(options.stream == nullptr);
+  int stream = 0;
+  options.stream = &stream;  // not looked at by the CPU
+  decant_error error;
+  decant_model* model = nullptr;
+  REQUIRE(decant_model_load(path.c_str(), &options, &model, &error) == DECANT_OK);
+  decant_model_free(model);
+  options.use_cuda = 1000;  // no machine has so many
+  const int status = decant_model_load(path.c_str(), &options, &model, &error);
+  CHECK((status == DECANT_UNSUPPORTED || status == DECANT_DEVICE_UNAVAILABLE));
+  options.use_cuda = -1;
+  CHECK(decant_model_load(path.c_str(), &options, &model, &error) == DECANT_INVALID_ARGUMENT);
+}
+
 TEST_CASE("C: the caller steps the model and polls a reply") {
   const TempFolder folder;
   const std::string path = folder.write("tiny.gguf", alphabet().file());
