@@ -22,6 +22,7 @@ namespace decant::detail::DECANT_CUDA_SPACE {
 inline constexpr int kLogitsRows = 64;     // that are computed together
 inline constexpr int kAttendParts = 4096;  // rows x splits that are attended together, or more
 inline constexpr int kMaxHistory = 4096;   // tokens that a row's penalties look at
+inline constexpr std::size_t kUploadPiece = 4 << 20;  // bytes of a matrix between two reports
 
 /// Rows of a graph.
 inline constexpr int kBuckets[] = {1, 2, 4, 8, 16, 24, 32, 48, kLogitsRows};
@@ -38,9 +39,10 @@ constexpr int filled(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const ModelSpec& spec, const BackendLimits& limits) : spec_(spec), limits_(limits) {}
+  CudaBackend(const ModelSpec& spec, const BackendLimits& limits, const CudaOptions& options)
+      : spec_(spec), limits_(limits), options_(options) {}
   /// Errors as those of make_cuda_backend.
-  Status create(const ModelWeights& weights, const CudaOptions& options);
+  Status create(const ModelWeights& weights);
 
   std::uint64_t memory_bytes() const override { return memory_bytes_; }
   Result<std::byte*> take_pages(std::uint64_t bytes) override;
@@ -75,6 +77,7 @@ class CudaBackend final : public Backend {
   Status take_rows(const ModelWeights& weights);
   void lay_out(int rows);
   Status bind(const ModelWeights& weights);
+  void upload(std::byte* to, const std::byte* from, std::size_t bytes);
   DeviceWeight upload(const Weight& weight);
   const float* upload(const Vector& vector);
   const float* upload_bias(const Vector& bias, const Weight& weight);
@@ -120,10 +123,12 @@ class CudaBackend final : public Backend {
 
   const ModelSpec& spec_;
   const BackendLimits limits_;
+  const CudaOptions options_;
   Graph graphs_[kBucketCount][kSplitPowers];
   Device device_;  // waits for the graphs before they go
-  bool lacks_memory_ = false;
+  bool lacks_memory_ = false, cancelled_ = false;
   std::uint64_t memory_bytes_ = 0;
+  std::uint64_t matrix_bytes_ = 0, uploaded_bytes_ = 0;
   std::vector<Layer> layers_;
   DeviceWeight embedding_;
   MultiplyArgs head_;
@@ -566,6 +571,18 @@ T* CudaBackend::take(std::size_t n, bool pinned) {
   return reinterpret_cast<T*>(memory);
 }
 
+inline void CudaBackend::upload(std::byte* to, const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes && !cancelled_; at += kUploadPiece) {
+    const std::size_t n = std::min(kUploadPiece, bytes - at);
+    device_.copy_in(to + at, from + at, n);
+    uploaded_bytes_ += n;
+    const double part = static_cast<double>(uploaded_bytes_) / static_cast<double>(matrix_bytes_);
+    // 1 is kept for the end of the whole load.
+    cancelled_ =
+        options_.progress != nullptr &&
+        !options_.progress(options_.progress_user, std::min(static_cast<float>(part), 0.999f));
+  }
+}
 /// Matrices and vectors are counted where they were loaded.
 inline DeviceWeight CudaBackend::upload(const Weight& weight) {
   DeviceWeight to;
@@ -579,7 +596,7 @@ inline DeviceWeight CudaBackend::upload(const Weight& weight) {
       static_cast<std::size_t>(to.group_bytes) * static_cast<std::size_t>(to.n_groups);
   std::byte* const memory = device_.take(bytes);
   lacks_memory_ = lacks_memory_ || memory == nullptr;
-  if (memory != nullptr) device_.copy_in(memory, weight.data, bytes);
+  if (memory != nullptr) upload(memory, weight.data, bytes);
   to.data = memory;
   return to;
 }
@@ -600,10 +617,18 @@ inline const float* CudaBackend::upload_bias(const Vector& bias, const Weight& w
   return upload(packed);
 }
 
-inline Status CudaBackend::create(const ModelWeights& weights, const CudaOptions& options) {
+inline Status CudaBackend::create(const ModelWeights& weights) {
   DECANT_TRY(check(weights));
   if (limits_.measure) return take_rows(weights);
-  DECANT_TRY(device_.open(options.device, options.stream));
+  const auto add = [&](const Weight& w) {
+    if (w.rows != 0) matrix_bytes_ += static_cast<std::uint64_t>(w.n_groups()) * w.group_bytes;
+  };
+  for (const LayerWeights& l : weights.layers)
+    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
+      add(*w);
+  add(weights.embedding);
+  if (weights.head.data != weights.embedding.data) add(weights.head);
+  DECANT_TRY(device_.open(options_.device, options_.stream));
   const CurrentDevice current = device_.use();
   device_.overlap_as(embed_rows);
   return take_rows(weights);
@@ -722,6 +747,8 @@ inline Status CudaBackend::bind(const ModelWeights& weights) {
   head_.x = normed;
   head_.out = logits_;
   head_.out_stride = filled(spec_.n_vocab, kRowGroup);
+  if (cancelled_)
+    return make_error(ErrorCode::callback_failed, "the progress callback cancelled the load");
   if (lacks_memory_)
     return make_error(ErrorCode::out_of_memory,
                       "the device has not enough memory for the model; it needs {} bytes for rows "
@@ -735,8 +762,8 @@ inline Result<std::unique_ptr<Backend>> make_backend(const ModelSpec& spec,
                                                      const ModelWeights& weights,
                                                      const BackendLimits& limits,
                                                      const CudaOptions& options) {
-  auto backend = std::make_unique<CudaBackend>(spec, limits);
-  DECANT_TRY(backend->create(weights, options));
+  auto backend = std::make_unique<CudaBackend>(spec, limits, options);
+  DECANT_TRY(backend->create(weights));
   return Result<std::unique_ptr<Backend>>(std::move(backend));
 }
 

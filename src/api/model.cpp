@@ -12,16 +12,21 @@ namespace detail {
 
 static constexpr std::size_t kDefaultContext = 4096, kMaxContext = std::size_t{1} << 24;
 static constexpr int kMaxThreads = 64;
+// Of a load: weights are read and packed, then copied to a GPU, which is faster.
+static constexpr float kReadPart = 0.75f;
 
 /// The host's callbacks; what they throw stays here.
 struct LoadCallbacks {
   const ModelOptions& options;
+  float begin = 0.0f, end = 1.0f;  // of the whole load: what reports its progress now
 
   static bool progress(void* self, float fraction) {
-    const ModelOptions& o = static_cast<LoadCallbacks*>(self)->options;
+    const LoadCallbacks& callbacks = *static_cast<LoadCallbacks*>(self);
+    const ModelOptions& o = callbacks.options;
     if (o.progress == nullptr) return true;
     try {
-      return o.progress(o.progress_user, fraction);
+      return o.progress(o.progress_user,
+                        callbacks.begin + (callbacks.end - callbacks.begin) * fraction);
     } catch (...) {
       return false;
     }
@@ -299,6 +304,7 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   setup.weights.pool = pool.get();
   setup.weights.progress = LoadCallbacks::progress;
   setup.weights.progress_user = &callbacks;
+  if (setup.engine.cuda) callbacks.end = kReadPart;
   DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, setup.spec, setup.weights));
   info.parameters = weights.parameters();
   info.layer_weight_bytes = static_cast<std::size_t>(weights.layer_bytes());
@@ -315,6 +321,12 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   const KvConfig& kv = setup.engine.kv;
   setup.engine.kv.salt = hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),
                                    static_cast<std::uint64_t>(kv.values));
+  if (setup.engine.cuda) {
+    callbacks.begin = kReadPart;
+    callbacks.end = 1.0f;
+    setup.engine.cuda_options.progress = LoadCallbacks::progress;
+    setup.engine.cuda_options.progress_user = &callbacks;
+  }
   if (!options.mapped) file = nullptr;
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, std::move(weights),
                                              std::move(pool), setup.engine));

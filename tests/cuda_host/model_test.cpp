@@ -402,6 +402,41 @@ TEST_CASE("cuda model: a device without enough memory says so, wherever that sho
   CHECK(session_with(model, TinyRandom(1).tokens(5)).logits());
 }
 
+TEST_CASE(
+    "cuda model: a load tells how it goes on, copies to the device included, until cancelled") {
+  TinyModel tiny = random_model({.n_embd = 4224});  // a head of 4.38 MiB is copied in two pieces
+  struct Progress {
+    std::size_t cancel_at = SIZE_MAX;
+    std::vector<float> seen = {};
+    static bool report(void* self, float fraction) {
+      auto& p = *static_cast<Progress*>(self);
+      p.seen.push_back(fraction);
+      return p.seen.size() - 1 != p.cancel_at;
+    }
+  } progress;
+  decant::ModelOptions options = on_cuda();
+  options.progress = Progress::report;
+  options.progress_user = &progress;
+  REQUIRE(tiny.try_load(options));
+  const std::vector<float> all = progress.seen;
+  CHECK(std::is_sorted(all.begin(), all.end()));
+  CHECK(all.front() == 0.0f);
+  CHECK(std::count(all.begin(), all.end(), 1.0f) == 1);
+  CHECK(all.back() == 1.0f);
+  // Weights are read up to 0.75; the embedding and the head are copied in two pieces, the other 14
+  // matrices in one.
+  const auto first = std::upper_bound(all.begin(), all.end(), 0.75f) - all.begin();
+  CHECK(static_cast<std::ptrdiff_t>(all.size()) - first == 2 * 2 + 14 + 1);
+  for (auto k = static_cast<std::size_t>(first) - 1; k < all.size(); ++k) {
+    CAPTURE(k);
+    progress = {k};
+    const auto model = tiny.try_load(options);
+    REQUIRE_FALSE(model);
+    CHECK(model.error().code() == ErrorCode::callback_failed);
+    CHECK(progress.seen.size() == k + 1);  // not called again
+  }
+}
+
 TEST_CASE("cuda model: a device that fails ends its replies, and the program goes on") {
   const TinyModel tiny = random_model();
   for (const int n : {1, 5, 30, 200}) {  // launches that succeed
