@@ -25,13 +25,14 @@ struct FileRows {
   std::uint64_t row_bytes;
   std::vector<std::byte> bytes;
 
-  FileRows(TensorType t, int n_rows, int n_cols, unsigned seed)
+  /// `fill`: what each byte of codes and sub-scales is; random if negative.
+  FileRows(TensorType t, int n_rows, int n_cols, unsigned seed, int fill = -1)
       : type(t), rows(n_rows), cols(n_cols) {
     const decant::detail::TensorTypeInfo& info = *decant::detail::tensor_type_info(t);
     row_bytes = static_cast<std::uint64_t>(n_cols) / info.block_elements * info.block_bytes;
     bytes.resize(static_cast<std::size_t>(n_rows) * row_bytes);
     std::mt19937 dice(seed);
-    for (std::byte& b : bytes) b = static_cast<std::byte>(dice());
+    for (std::byte& b : bytes) b = static_cast<std::byte>(fill < 0 ? dice() : fill);
     const auto put_f16 = [&](std::size_t at) {
       const float value = std::ldexp(1.0f + static_cast<float>(dice() % 1000) / 1000.0f,
                                      -static_cast<int>(dice() % 9)) *

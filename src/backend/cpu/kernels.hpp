@@ -63,7 +63,7 @@ struct AttendArgs {
   float* sum;     // 0: saw nothing
   float* output;  // [n_rows * group][value_dim], not yet divided by sum
 };
-inline constexpr int kCpuSplit = 256;  // positions of an attention split
+inline constexpr int kCpuSplit = 256;      // positions of an attention split
 inline constexpr int kCpuMaxQueries = 12;  // that attention takes at a time, on any instruction set
 inline constexpr int kCpuMaxPages = 4;     // that it takes at a time
 inline constexpr std::size_t attend_scratch(int key_dim, int value_dim) {

@@ -18,6 +18,8 @@ namespace decant::detail::avx512 {
 
 #include "backend/cpu/vec_avx512.inl.hpp"
 
+#include "backend/cpu/vec_whole.inl.hpp"
+
 #include "backend/cpu/kernels.inl.hpp"
 
 }  // namespace decant::detail::avx512

@@ -22,6 +22,8 @@ namespace decant::detail::neon {
 
 #include "backend/cpu/vec_neon.inl.hpp"
 
+#include "backend/cpu/vec_whole.inl.hpp"
+
 #include "backend/cpu/kernels.inl.hpp"
 
 }  // namespace decant::detail::neon

@@ -12,6 +12,8 @@ namespace decant::detail::portable {
 
 #include "backend/cpu/vec_portable.inl.hpp"
 
+#include "backend/cpu/vec_whole.inl.hpp"
+
 #include "backend/cpu/kernels.inl.hpp"
 
 }  // namespace decant::detail::portable

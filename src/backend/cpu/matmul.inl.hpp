@@ -17,7 +17,7 @@ DECANT_VEC void prefetch_lines(const std::byte* from) {
 }
 
 struct Codes {
-  B lo[4], hi[4];  // columns 4 j .. 4 j + 3, and 16 + the same
+  B of[8];  // columns 4 j .. 4 j + 3
 };
 
 // ------------------------------------------------------------------ block formats (see pack.hpp)
@@ -26,27 +26,27 @@ DECANT_VEC void unpack4(const std::byte*& p, Codes& c) {
   DECANT_UNROLL(4)
   for (int j = 0; j < 4; ++j) {
     const B both = b_load(p + 64 * j);
-    c.lo[j] = b_and(both, 0x0F);
-    c.hi[j] = b_and(b_shift<-4>(both), 0x0F);
+    c.of[j] = b_and(both, 0x0F);
+    c.of[4 + j] = b_and(b_shift<-4>(both), 0x0F);
   }
   p += 256;
 }
-/// The fifth bits, or the third ones: bit j of a byte for lo[j], bit 4 + j for hi[j].
+/// The fifth bits, or the third ones: bit j of a byte for of[j].
 template <int Bit>
 DECANT_VEC void unpack_top1(const std::byte*& p, Codes& c) {
   const B top = b_load(p);
   p += 64;
   constexpr std::uint8_t mask = 1 << Bit;
-  c.lo[0] = b_or(c.lo[0], b_and(b_shift<Bit - 0>(top), mask));
-  c.lo[1] = b_or(c.lo[1], b_and(b_shift<Bit - 1>(top), mask));
-  c.lo[2] = b_or(c.lo[2], b_and(b_shift<Bit - 2>(top), mask));
-  c.lo[3] = b_or(c.lo[3], b_and(b_shift<Bit - 3>(top), mask));
-  c.hi[0] = b_or(c.hi[0], b_and(b_shift<Bit - 4>(top), mask));
-  c.hi[1] = b_or(c.hi[1], b_and(b_shift<Bit - 5>(top), mask));
-  c.hi[2] = b_or(c.hi[2], b_and(b_shift<Bit - 6>(top), mask));
-  c.hi[3] = b_or(c.hi[3], b_and(b_shift<Bit - 7>(top), mask));
+  c.of[0] = b_or(c.of[0], b_and(b_shift<Bit - 0>(top), mask));
+  c.of[1] = b_or(c.of[1], b_and(b_shift<Bit - 1>(top), mask));
+  c.of[2] = b_or(c.of[2], b_and(b_shift<Bit - 2>(top), mask));
+  c.of[3] = b_or(c.of[3], b_and(b_shift<Bit - 3>(top), mask));
+  c.of[4] = b_or(c.of[4], b_and(b_shift<Bit - 4>(top), mask));
+  c.of[5] = b_or(c.of[5], b_and(b_shift<Bit - 5>(top), mask));
+  c.of[6] = b_or(c.of[6], b_and(b_shift<Bit - 6>(top), mask));
+  c.of[7] = b_or(c.of[7], b_and(b_shift<Bit - 7>(top), mask));
 }
-/// Two bits each: bits 2 j, 2 j + 1 of the first 64 bytes for lo[j], of the next 64 for hi[j];
+/// Two bits each: bits 2 j, 2 j + 1 of the first 64 bytes for of[j], of the next 64 for of[4 + j];
 /// moved to bit `At`.
 template <int At>
 DECANT_VEC void unpack2(const std::byte*& p, Codes& c) {
@@ -59,16 +59,13 @@ DECANT_VEC void unpack2(const std::byte*& p, Codes& c) {
                   b_and(b_shift<At - 4>(hi), mask), b_and(b_shift<At - 6>(hi), mask)};
   DECANT_UNROLL(4)
   for (int j = 0; j < 4; ++j) {
-    c.lo[j] = At == 0 ? l[j] : b_or(c.lo[j], l[j]);
-    c.hi[j] = At == 0 ? h[j] : b_or(c.hi[j], h[j]);
+    c.of[j] = At == 0 ? l[j] : b_or(c.of[j], l[j]);
+    c.of[4 + j] = At == 0 ? h[j] : b_or(c.of[4 + j], h[j]);
   }
 }
 DECANT_VEC void unpack8(const std::byte*& p, Codes& c) {
-  DECANT_UNROLL(4)
-  for (int j = 0; j < 4; ++j) {
-    c.lo[j] = b_load(p + 64 * j);
-    c.hi[j] = b_load(p + 256 + 64 * j);
-  }
+  DECANT_UNROLL(8)
+  for (int j = 0; j < 8; ++j) c.of[j] = b_load(p + 64 * j);
   p += 512;
 }
 
@@ -136,45 +133,50 @@ using FormatQ6_K = FormatBlock256<6, true, false>;
 
 // ----------------------------------------------------------------------- integer multiplication
 
-template <class Format>
-DECANT_VEC I dot_start(std::int32_t nsum) {
+/// The integer sum of N codes times the activations of a block from `column` on; start: minus their
+/// zero point times the sum of activations. As int16 those are 254 q + q of the second block.
+template <class Format, int N, bool Wide>
+DECANT_VEC IPart integer_sum(const BPart* codes, const ActBlock* a, int column, std::int32_t nsum) {
+  IPart start = i_part(0);
   if constexpr (Format::kBits == 8)
-    return dot8_start(nsum);
+    start = dot8_start(nsum);
   else if constexpr (Format::kZero >= 0)
-    return i_shl<Format::kZero>(i_set(nsum));
-  else
-    return i_set(0);
-}
-template <class Format>
-DECANT_VEC I dot_half(I acc, const B* codes, const std::int8_t* q) {
-  DECANT_UNROLL(4)
-  for (int j = 0; j < 4; ++j) {
-    if constexpr (Format::kBits == 8)
-      acc = dot8(acc, codes[j], q + 4 * j);
-    else
-      acc = dot(acc, codes[j], q + 4 * j);
-  }
-  return acc;
-}
-
-/// Integer sums of codes times 254 q + q of the second block.
-DECANT_VEC I wide_sum(I high, I low) { return i_add(low, times_254(high)); }
-
-/// The integer sum of 16 columns.
-template <class Format, bool Wide>
-DECANT_VEC I half_sum(I start, const B* codes, const ActBlock* a, int column) {
-  if constexpr (!Wide) return dot_half<Format>(start, codes, a->q + column);
-  return wide_sum(dot_half<Format>(i_set(0), codes, a[0].q + column),
-                  dot_half<Format>(start, codes, a[1].q + column));
-}
-/// The same of 32: two chains for each byte, since integer sums are exact in any order.
-template <class Format, bool Wide>
-DECANT_VEC I block_sum(const Codes& c, const ActBlock* a) {
-  const I lo = dot_half<Format>(dot_start<Format>(a->nsum), c.lo, a[Wide].q);
-  const I low = i_add(lo, dot_half<Format>(i_set(0), c.hi, a[Wide].q + 16));
+    start = i_part(nsum * (1 << Format::kZero));
+  const IPart low = dot_columns<Format::kBits, N>(start, codes, a[Wide].q + column);
   if constexpr (!Wide) return low;
-  const I high = dot_half<Format>(i_set(0), c.lo, a->q);
-  return wide_sum(i_add(high, dot_half<Format>(i_set(0), c.hi, a->q + 16)), low);
+  return add_254(low, dot_columns<Format::kBits, N>(i_part(0), codes, a->q + column));
+}
+
+/// acc[t] += a block of 16 rows x 32 columns times the activations of token t. All tokens with one
+/// part of the rows, then with the next: its codes stay in registers.
+template <class Format, int T, bool Wide>
+DECANT_VEC void add_block(const Format& f, const ActBlock* acts, std::size_t act_stride, F* acc) {
+  if constexpr (kAddsWords && Wide && Format::kBits == 8)
+    return add_words<T>(f.c.of, f.s[0], acts, act_stride, acc);
+  constexpr int kSums = Format::kHalves ? 2 : 1, kCodes = 8 / kSums;
+  DECANT_UNROLL(2)
+  for (int i = 0; i < kParts; ++i) {
+    BPart codes[8];
+    DECANT_UNROLL(8)
+    for (int j = 0; j < 8; ++j) codes[j] = codes_part<Format::kBits>(f.c.of[j], i);
+    DECANT_UNROLL(kParts == 1 ? 16 : 2)
+    for (int t = 0; t < T; ++t) {
+      const ActBlock* const a = acts + static_cast<std::size_t>(t) * act_stride;
+      FPart sum = part(acc[t], i);
+      DECANT_UNROLL(2)
+      for (int k = 0; k < kSums; ++k) {
+        const IPart products = integer_sum<Format, kCodes, Wide>(
+            codes + kCodes * k, a, 16 * k, Format::kHalves ? a->nsum_half[k] : a->nsum);
+        sum = f_fma(f_mul(part(f.s[k], i), f_part(a->d)), f_from_i(products), sum);
+      }
+      if constexpr (Format::kMin) {
+        DECANT_UNROLL(2)
+        for (int k = 0; k < kSums; ++k)
+          sum = f_fma(part(f.m[k], i), f_part(Format::kHalves ? a->dsum_half[k] : a->dsum), sum);
+      }
+      set_part(acc[t], i, sum);
+    }
+  }
 }
 
 /// One group of 16 rows times T tokens. Each output is one chain over blocks in ascending order:
@@ -194,25 +196,7 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
     prefetch_lines<Format::kBits>(block + kAhead);
     if (Format::kScaleBytes == 64 || b % 2 == 1)
       prefetch_lines<1>(block + kAhead + 64 * Format::kBits);
-    DECANT_UNROLL(16)
-    for (int t = 0; t < T; ++t) {
-      const ActBlock* const a =
-          acts + static_cast<std::size_t>(t) * act_stride + kStep * static_cast<std::size_t>(b);
-      if constexpr (Format::kHalves) {
-        const I d0 = half_sum<Format, Wide>(dot_start<Format>(a->nsum_half[0]), f.c.lo, a, 0);
-        const I d1 = half_sum<Format, Wide>(dot_start<Format>(a->nsum_half[1]), f.c.hi, a, 16);
-        acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), f_from_i(d0), acc[t]);
-        acc[t] = f_fma(f_mul(f.s[1], f_set(a->d)), f_from_i(d1), acc[t]);
-        if constexpr (Format::kMin) {
-          acc[t] = f_fma(f.m[0], f_set(a->dsum_half[0]), acc[t]);
-          acc[t] = f_fma(f.m[1], f_set(a->dsum_half[1]), acc[t]);
-        }
-      } else {
-        const F sum = f_from_i(block_sum<Format, Wide>(f.c, a));
-        acc[t] = f_fma(f_mul(f.s[0], f_set(a->d)), sum, acc[t]);
-        if constexpr (Format::kMin) acc[t] = f_fma(f.m[0], f_set(a->dsum), acc[t]);
-      }
-    }
+    add_block<Format, T, Wide>(f, acts + kStep * static_cast<std::size_t>(b), act_stride, acc);
   }
   DECANT_UNROLL(16)
   for (int t = 0; t < T; ++t) f_store(out + static_cast<std::size_t>(t) * out_stride, acc[t]);
@@ -235,11 +219,14 @@ template <class Format>
 DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
   int row = 0;
   if constexpr (kManyTokens) {
+    constexpr bool kSixteen = kParts > 1 || kAccumulators >= 16;
     if (a.wide) {
+      if constexpr (kParts > 1)
+        for (; row + 16 <= a.n_rows; row += 16) matmul_tokens<Format, 16, true>(a, row);
       for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, true>(a, row);
       for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, true>(a, row);
     } else {
-      if constexpr (kAccumulators >= 16)
+      if constexpr (kSixteen)
         for (; row + 16 <= a.n_rows; row += 16) matmul_tokens<Format, 16, false>(a, row);
       for (; row + 12 <= a.n_rows; row += 12) matmul_tokens<Format, 12, false>(a, row);
       for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, false>(a, row);

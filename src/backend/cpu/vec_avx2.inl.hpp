@@ -142,28 +142,99 @@ DECANT_VEC B b_shift(B a) {
   else
     return a;
 }
-// maddubs adds two products in 16 bits: 2 * 63 * 127 fits.
-DECANT_VEC __m256i avx2_dot(__m256i acc, __m256i u, __m256i q) {
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, q), _mm256_set1_epi16(1)));
+// Parts of eight lanes: with all sixteen, codes of a block and sums would not fit the registers.
+inline constexpr int kParts = 2;
+using FPart = __m256;
+using IPart = __m256i;
+using BPart = __m256i;
+DECANT_VEC FPart part(const F& a, int i) { return i == 0 ? a.lo : a.hi; }
+DECANT_VEC void set_part(F& a, int i, FPart to) { (i == 0 ? a.lo : a.hi) = to; }
+/// Codes of 8 bits as signed numbers, u - 128.
+template <int Bits>
+DECANT_VEC BPart codes_part(const B& a, int i) {
+  const __m256i codes = i == 0 ? a.lo : a.hi;
+  return Bits == 8 ? _mm256_xor_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80))) : codes;
 }
-DECANT_VEC __m256i avx2_four_bytes(const std::int8_t* q) {
-  std::int32_t four;
-  __builtin_memcpy(&four, q, 4);
-  return _mm256_set1_epi32(four);
+DECANT_VEC FPart f_part(float a) { return _mm256_set1_ps(a); }
+DECANT_VEC IPart i_part(std::int32_t a) { return _mm256_set1_epi32(a); }
+DECANT_VEC FPart f_mul(FPart a, FPart b) { return _mm256_mul_ps(a, b); }
+DECANT_VEC FPart f_fma(FPart a, FPart b, FPart c) { return _mm256_fmadd_ps(a, b, c); }
+DECANT_VEC FPart f_from_i(IPart a) { return _mm256_cvtepi32_ps(a); }
+/// a + 254 b
+DECANT_VEC IPart add_254(IPart a, IPart b) {
+  return _mm256_add_epi32(a, _mm256_sub_epi32(_mm256_slli_epi32(b, 8), _mm256_slli_epi32(b, 1)));
 }
-/// acc + codes x the four bytes at q, which every lane sees.
-DECANT_VEC I dot(I acc, B codes, const std::int8_t* q) {
-  const __m256i b = avx2_four_bytes(q);
-  return {avx2_dot(acc.lo, codes.lo, b), avx2_dot(acc.hi, codes.hi, b)};
+DECANT_VEC IPart dot8_start(std::int32_t) { return i_part(0); }
+/// acc + N codes x the 4 N bytes at q, which every lane sees. maddubs adds two products in 16 bits;
+/// as many of these sums are added as cannot overflow. Codes of 8 bits: |w| times q with w's sign.
+template <int Bits, int N>
+DECANT_VEC IPart dot_columns(IPart acc, const BPart* codes, const std::int8_t* q) {
+  constexpr int kLargest = Bits == 8 ? 128 : (1 << Bits) - 1, kRun = 32767 / (2 * 127 * kLargest);
+  __m256i words = _mm256_setzero_si256();
+  DECANT_UNROLL(8)
+  for (int j = 0; j < N; ++j) {
+    std::int32_t four;
+    __builtin_memcpy(&four, q + 4 * j, 4);
+    const __m256i b = _mm256_set1_epi32(four);
+    const __m256i products =
+        Bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes[j]), _mm256_sign_epi8(b, codes[j]))
+                  : _mm256_maddubs_epi16(codes[j], b);
+    words = j % kRun == 0 ? products : _mm256_add_epi16(words, products);
+    if (j % kRun == kRun - 1 || j == N - 1)
+      acc = _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+  }
+  return acc;
 }
-// Codes of 8 bits would overflow: their signed values (u - 128), as |w| times q with w's sign;
-// 2 * 128 * 127 fits.
-DECANT_VEC I dot8_start(std::int32_t) { return i_set(0); }
-DECANT_VEC __m256i avx2_dot8(__m256i acc, __m256i u, __m256i q) {
-  const __m256i w = _mm256_xor_si256(u, _mm256_set1_epi8(static_cast<char>(0x80)));
-  return avx2_dot(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
+
+inline constexpr bool kAddsWords = true;  // has add_words
+/// 32 activations as int16; of each four the first and third, then the second and fourth.
+DECANT_VEC void avx2_words(const ActBlock* a, __m256i* to) {
+  const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,  //
+                                         0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+  DECANT_UNROLL(2)
+  for (int i = 0; i < 2; ++i) {
+    const __m256i high = _mm256_cvtepi8_epi16(
+                      _mm_load_si128(reinterpret_cast<const __m128i*>(a[0].q) + i)),
+                  low = _mm256_cvtepi8_epi16(
+                      _mm_load_si128(reinterpret_cast<const __m128i*>(a[1].q) + i));
+    const __m256i x = _mm256_add_epi16(_mm256_mullo_epi16(high, _mm256_set1_epi16(254)), low);
+    _mm256_store_si256(to + i, _mm256_shuffle_epi8(x, order));
+  }
 }
-DECANT_VEC I dot8(I acc, B codes, const std::int8_t* q) {
-  const __m256i b = avx2_four_bytes(q);
-  return {avx2_dot8(acc.lo, codes.lo, b), avx2_dot8(acc.hi, codes.hi, b)};
+/// acc[t] += scale x a block of codes of 8 bits times the int16 activations of token t: a product
+/// of 16 bits instead of two of 8.
+template <int T>
+DECANT_VEC void add_words(const B* codes, F scale, const ActBlock* acts, std::size_t act_stride,
+                          F* acc) {
+  __m256i x[T][2];
+  for (int t = 0; t < T; ++t) avx2_words(acts + static_cast<std::size_t>(t) * act_stride, x[t]);
+  DECANT_UNROLL(2)
+  for (int i = 0; i < kParts; ++i) {
+    __m256i sums[T];
+    DECANT_UNROLL(2)
+    for (int half = 0; half < 2; ++half) {
+      __m256i words[8];  // of 16 columns, in the order of the activations
+      DECANT_UNROLL(4)
+      for (int j = 0; j < 4; ++j) {
+        const __m256i w = codes_part<8>(codes[4 * half + j], i);
+        words[2 * j] = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
+        words[2 * j + 1] = _mm256_srai_epi16(w, 8);
+      }
+      for (int t = 0; t < T; ++t) {
+        const char* const at = reinterpret_cast<const char*>(&x[t][half]);
+        __m256i sum = half == 0 ? _mm256_setzero_si256() : sums[t];
+        DECANT_UNROLL(8)
+        for (int j = 0; j < 8; ++j) {
+          std::int32_t two;
+          __builtin_memcpy(&two, at + 4 * j, 4);
+          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words[j], _mm256_set1_epi32(two)));
+        }
+        sums[t] = sum;
+        if (half == 1) {
+          const FPart d = f_part(acts[static_cast<std::size_t>(t) * act_stride].d);
+          set_part(acc[t], i, f_fma(f_mul(part(scale, i), d), f_from_i(sum), part(acc[t], i)));
+        }
+      }
+    }
+  }
 }

@@ -102,78 +102,93 @@ TEST_CASE("packed weights hold the values of the file, bit for bit") {
   }
 }
 
+/// Products equal sums in double within their rounding on every instruction set, whose bits are the
+/// same, and a token's are the same alone and with others. x: [tokens][columns]
+static void check_products(const FileRows& rows, const std::vector<float>& x) {
+  const auto all = machine_kernels();
+  REQUIRE(!all.empty());
+  CAPTURE(tensor_type_info(rows.type)->name);
+  const int cols = rows.cols, n_rows = rows.rows, n_tokens = static_cast<int>(x.size()) / cols;
+  const Packed packed(rows, n_rows);
+  const std::vector<float> w = rows.values();
+  const bool integer = packed_is_integer(rows.type);
+  const std::size_t blocks = cols / kActBlock,
+                    width = static_cast<std::size_t>(packed.weight.n_groups() * kRowGroup);
+
+  for (const bool wide : {false, true}) {
+    if (wide && !integer) continue;
+    const std::size_t n_acts = wide ? 2 * blocks : blocks;
+    std::vector<float> first;
+    for (const CpuKernels* kernels : all) {
+      CAPTURE(kernels->name, wide);
+      std::vector<ActBlock> acts(static_cast<std::size_t>(n_tokens) * n_acts);
+      for (int t = 0; t < n_tokens; ++t)
+        (wide ? kernels->quantise_wide : kernels->quantise)(
+            &x[static_cast<std::size_t>(t * cols)], cols,
+            &acts[static_cast<std::size_t>(t) * n_acts]);
+      const auto run = [&](int from, int n) {
+        std::vector<float> out(static_cast<std::size_t>(n) * width);
+        kernels->matmul(MatmulArgs{&packed.weight, 0, packed.weight.n_groups(),
+                                   &acts[static_cast<std::size_t>(from) * n_acts],
+                                   &x[static_cast<std::size_t>(from * cols)], n_acts,
+                                   static_cast<std::size_t>(cols), n, wide, out.data(), width});
+        return out;
+      };
+      const std::vector<float> together = run(0, n_tokens);
+      for (int t = 0; t < n_tokens; ++t) {
+        const std::vector<float> alone = run(t, 1);
+        CHECK(std::memcmp(alone.data(), &together[static_cast<std::size_t>(t) * width],
+                          width * sizeof(float)) == 0);
+        for (int r = 0; r < n_rows; ++r) {
+          double sum = 0, size = 0;
+          for (int c = 0; c < cols; ++c) {
+            const ActBlock* const a =
+                &acts[static_cast<std::size_t>(t) * n_acts +
+                      static_cast<std::size_t>(c / kActBlock) * (wide ? 2 : 1)];
+            const int code =
+                wide ? 254 * a->q[c % kActBlock] + a[1].q[c % kActBlock] : a->q[c % kActBlock];
+            const double act = integer
+                                   ? static_cast<double>(a->d) * code
+                                   : static_cast<double>(x[static_cast<std::size_t>(t * cols + c)]);
+            const double term =
+                static_cast<double>(w[static_cast<std::size_t>(r * cols + c)]) * act;
+            sum += term;
+            size += std::abs(term);
+          }
+          // Each of the few hundred float operations of a sum rounds by at most 2^-24 of what is
+          // there.
+          const double error = std::abs(
+              static_cast<double>(
+                  together[static_cast<std::size_t>(t) * width + static_cast<std::size_t>(r)]) -
+              sum);
+          if (error <= size * 1e-5) continue;
+          CAPTURE(t, r, sum, size, error);
+          FAIL("too far from the sum in double");
+        }
+      }
+      if (first.empty()) first = together;
+      CHECK(equal_bits(first, together));
+    }
+  }
+}
+
 TEST_CASE(
     "CPU products equal sums in double within their rounding, on every instruction set, for any "
     "number of rows") {
-  const auto all = machine_kernels();
-  REQUIRE(!all.empty());
-  for (const TensorType type : kTypes) {
-    CAPTURE(tensor_type_info(type)->name);
-    const int cols = 768, n_rows = 40, n_tokens = 29;
-    const FileRows rows(type, n_rows, cols, 21);
-    const Packed packed(rows, n_rows);
-    const std::vector<float> w = rows.values();
-    const std::vector<float> x = random_floats(static_cast<std::size_t>(n_tokens * cols), 31);
-    const bool integer = packed_is_integer(type);
-    const std::size_t blocks = cols / kActBlock,
-                      width = static_cast<std::size_t>(packed.weight.n_groups() * kRowGroup);
+  const int cols = 768, n_tokens = 29;
+  for (const TensorType type : kTypes)
+    check_products(FileRows(type, 40, cols, 21),
+                   random_floats(static_cast<std::size_t>(n_tokens * cols), 31));
+}
 
-    for (const bool wide : {false, true}) {
-      if (wide && !integer) continue;
-      const std::size_t n_acts = wide ? 2 * blocks : blocks;
-      std::vector<float> first;
-      for (const CpuKernels* kernels : all) {
-        CAPTURE(kernels->name, wide);
-        std::vector<ActBlock> acts(static_cast<std::size_t>(n_tokens) * n_acts);
-        for (int t = 0; t < n_tokens; ++t)
-          (wide ? kernels->quantise_wide : kernels->quantise)(
-              &x[static_cast<std::size_t>(t * cols)], cols,
-              &acts[static_cast<std::size_t>(t) * n_acts]);
-        const auto run = [&](int from, int n) {
-          std::vector<float> out(static_cast<std::size_t>(n) * width);
-          kernels->matmul(MatmulArgs{&packed.weight, 0, packed.weight.n_groups(),
-                                     &acts[static_cast<std::size_t>(from) * n_acts],
-                                     &x[static_cast<std::size_t>(from * cols)], n_acts,
-                                     static_cast<std::size_t>(cols), n, wide, out.data(), width});
-          return out;
-        };
-        const std::vector<float> together = run(0, n_tokens);
-        for (int t = 0; t < n_tokens; ++t) {
-          const std::vector<float> alone = run(t, 1);
-          CHECK(std::memcmp(alone.data(), &together[static_cast<std::size_t>(t) * width],
-                            width * sizeof(float)) == 0);
-          for (int r = 0; r < n_rows; ++r) {
-            double sum = 0, size = 0;
-            for (int c = 0; c < cols; ++c) {
-              const ActBlock* const a =
-                  &acts[static_cast<std::size_t>(t) * n_acts +
-                        static_cast<std::size_t>(c / kActBlock) * (wide ? 2 : 1)];
-              const int code =
-                  wide ? 254 * a->q[c % kActBlock] + a[1].q[c % kActBlock] : a->q[c % kActBlock];
-              const double act =
-                  integer ? static_cast<double>(a->d) * code
-                          : static_cast<double>(x[static_cast<std::size_t>(t * cols + c)]);
-              const double term =
-                  static_cast<double>(w[static_cast<std::size_t>(r * cols + c)]) * act;
-              sum += term;
-              size += std::abs(term);
-            }
-            // Each of the few hundred float operations of a sum rounds by at most 2^-24 of what is
-            // there.
-            const double error = std::abs(
-                static_cast<double>(
-                    together[static_cast<std::size_t>(t) * width + static_cast<std::size_t>(r)]) -
-                sum);
-            if (error <= size * 1e-5) continue;
-            CAPTURE(t, r, sum, size, error);
-            FAIL("too far from the sum in double");
-          }
-        }
-        if (first.empty()) first = together;
-        CHECK(equal_bits(first, together));
-      }
-    }
-  }
+TEST_CASE("CPU products of the largest codes and activations do not overflow") {
+  const int cols = 256, n_tokens = 17;
+  std::vector<float> x(static_cast<std::size_t>(n_tokens * cols));
+  for (std::size_t i = 0; i < x.size(); ++i)  // rows of one sign, and of both
+    x[i] = (i / cols % 3 == 0 || (i / cols % 3 == 1 && i % 2 == 0)) ? 1.0f : -1.0f;
+  for (const TensorType type : kTypes)
+    for (const int codes : {0xFF, 0x80, 0x00})
+      if (packed_is_integer(type)) check_products(FileRows(type, 16, cols, 22, codes), x);
 }
 
 TEST_CASE("int8 activations: nearest codes, sums, and rows that are not finite") {
