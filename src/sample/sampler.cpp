@@ -14,8 +14,6 @@
 
 namespace decant::detail {
 
-using SamplerRanked = SamplerWorkspace::Ranked;
-
 static constexpr double kSamplerInfinity = std::numeric_limits<double>::infinity();
 
 static bool sampler_is_greedy(float temperature) {
@@ -65,10 +63,18 @@ static double sampler_sum(std::size_t n, Term term) {
   return lanes[0];
 }
 
+/// Eight running maxima are what compilers turn into vector code.
 static double sampler_max(const SamplerWorkspace& w) {
-  double max = -kSamplerInfinity;
-  for (std::size_t i = 0; i < w.count; ++i) max = w.logits[i] > max ? w.logits[i] : max;
-  return max;
+  constexpr std::size_t n_lanes = 8;
+  double lanes[n_lanes];
+  for (double& lane : lanes) lane = -kSamplerInfinity;
+  std::size_t i = 0;
+  for (; i + n_lanes <= w.count; i += n_lanes) {
+    const double* const x = w.logits.data() + i;
+    for (std::size_t l = 0; l < n_lanes; ++l) lanes[l] = x[l] > lanes[l] ? x[l] : lanes[l];
+  }
+  for (; i < w.count; ++i) lanes[0] = std::max(lanes[0], w.logits[i]);
+  return *std::max_element(lanes, lanes + n_lanes);
 }
 
 static void sampler_weigh(SamplerWorkspace& w) {
@@ -89,15 +95,20 @@ static void sampler_filter(SamplerWorkspace& w, Keep keep) {
     const bool keeps = keep(i);
     w.ids[kept] = w.ids[i];
     w.logits[kept] = w.logits[i];
-    w.weights[kept] = w.weights[i];
+    if (w.weighed) w.weights[kept] = w.weights[i];
     kept += keeps;
   }
   w.count = kept;
   if (w.weighed) w.total = sampler_sum(kept, [&](std::size_t i) { return w.weights[i]; });
 }
 
-static bool sampler_before(const SamplerRanked& a, const SamplerRanked& b) {
-  return a.key > b.key || (a.key == b.key && a.id < b.id);
+/// Candidates by key descending, then in their own order.
+template <class Key>
+static auto sampler_before(Key key) {
+  return [key](std::size_t a, std::size_t b) {
+    const double of_a = key(a), of_b = key(b);
+    return of_a > of_b || (of_a == of_b && a < b);
+  };
 }
 
 struct SamplerPeak {
@@ -130,14 +141,27 @@ static SamplerPeak sampler_peak(std::span<const float> logits) {
 /// The finite logits with their ids. +inf beats all others, so those that have it are candidates
 /// alone; NaN is treated as -inf.
 static void sampler_load(SamplerWorkspace& w, std::span<const float> logits, bool infinite) {
-  const std::size_t n = logits.size();
+  constexpr std::size_t block = 64;  // loops over so many are what compilers turn into vector code
   const float limit =
       infinite ? std::numeric_limits<float>::max() : -std::numeric_limits<float>::infinity();
   std::size_t count = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    w.ids[count] = static_cast<Token>(i);
-    w.logits[count] = infinite ? 0.0 : static_cast<double>(logits[i]);
-    count += logits[i] > limit;
+  for (std::size_t begin = 0; begin < logits.size(); begin += block) {
+    const float* const x = logits.data() + begin;
+    const std::size_t n = std::min(block, logits.size() - begin);
+    int n_candidates = 0;
+    if (n == block)
+      for (std::size_t i = 0; i < block; ++i) n_candidates += x[i] > limit ? 1 : 0;
+    if (n_candidates == block && !infinite) {
+      for (std::size_t i = 0; i < block; ++i) w.ids[count + i] = static_cast<Token>(begin + i);
+      for (std::size_t i = 0; i < block; ++i) w.logits[count + i] = static_cast<double>(x[i]);
+      count += block;
+      continue;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      w.ids[count] = static_cast<Token>(begin + i);
+      w.logits[count] = infinite ? 0.0 : static_cast<double>(x[i]);
+      count += x[i] > limit;
+    }
   }
   w.count = count;
   w.weighed = false;
@@ -200,23 +224,28 @@ static void sampler_top_k(SamplerWorkspace& w, int top_k) {
   if (top_k <= 0 || static_cast<std::size_t>(top_k) >= w.count) return;
   const std::size_t k = static_cast<std::size_t>(top_k);
   const std::size_t capacity = k > w.count / 2 ? w.count : 2 * k;
-  SamplerRanked* const best = w.ranked.data();
-  SamplerRanked worst = {-kSamplerInfinity, 0.0, 0};
+  const auto logit = [&](std::size_t i) { return w.logits[i]; };
+  std::uint32_t* const best = w.ranked.data();
+  double worst = -kSamplerInfinity;
   std::size_t n = 0;
   const auto halve = [&] {
-    std::nth_element(best, best + k - 1, best + n, sampler_before);
-    worst = best[k - 1];
+    std::nth_element(best, best + k - 1, best + n, sampler_before(logit));
+    worst = logit(best[k - 1]);
     n = k;
   };
   for (std::size_t i = 0; i < w.count; ++i) {
-    if (!(w.logits[i] > worst.key)) continue;  // equal: its id is higher than all before it
-    best[n++] = {w.logits[i], 0.0, w.ids[i]};
+    if (!(w.logits[i] > worst)) continue;  // equal: its id is higher than all before it
+    best[n++] = static_cast<std::uint32_t>(i);
     if (n == capacity) halve();
   }
   halve();
-  sampler_filter(w, [&](std::size_t i) {
-    return !sampler_before(worst, {w.logits[i], 0.0, w.ids[i]});
-  });
+  std::sort(best, best + k);
+  for (std::size_t i = 0; i < k; ++i) {
+    w.ids[i] = w.ids[best[i]];
+    w.logits[i] = w.logits[best[i]];
+  }
+  w.count = k;
+  w.weighed = false;
 }
 
 /// Keeps the shortest prefix by key(i) descending whose weights sum to at least `target`. Instead
@@ -244,18 +273,20 @@ static void sampler_keep_mass(SamplerWorkspace& w, double target, Key key) {
   while (bucket < n_buckets && sum + sums[bucket] < target) sum += sums[bucket++];
   if (bucket == n_buckets) return;  // a target within rounding of everything
 
-  SamplerRanked* const ranked = w.ranked.data();
+  std::uint32_t* const ranked = w.ranked.data();
   std::size_t n = 0;
   for (std::size_t i = 0; i < w.count; ++i) {
-    ranked[n] = {key(i), w.weights[i], w.ids[i]};
+    ranked[n] = static_cast<std::uint32_t>(i);
     n += bucket_of(i) == bucket;
   }
-  std::sort(ranked, ranked + n, sampler_before);
+  std::sort(ranked, ranked + n, sampler_before(key));
   std::size_t last = 0;
-  while (last + 1 < n && (sum += ranked[last].weight) < target) ++last;
-  const SamplerRanked end = ranked[last];
+  while (last + 1 < n && (sum += w.weights[ranked[last]]) < target) ++last;
+  const std::size_t end = ranked[last];
+  const double end_key = key(end);
   sampler_filter(w, [&](std::size_t i) {
-    return !sampler_before(end, {key(i), w.weights[i], w.ids[i]});
+    const double k = key(i);
+    return k > end_key || (k == end_key && i <= end);
   });
 }
 

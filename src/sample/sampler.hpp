@@ -23,19 +23,13 @@ namespace decant::detail {
 /// Reused from token to token, by one thread at a time. The arrays keep the size of the largest
 /// vocabulary seen; only the first `count` entries are candidates.
 struct SamplerWorkspace {
-  struct Ranked {
-    double key;  // the larger, the earlier
-    double weight;
-    Token id;
-  };
-
   std::size_t count = 0;
   std::vector<Token> ids;       // ascending
   std::vector<double> logits;   // finite
   std::vector<double> weights;  // exp(logit - max), valid while `weighed`
   double total = 0.0;           // sum of weights, the same
   bool weighed = false;
-  std::vector<Ranked> ranked;         // scratch
+  std::vector<std::uint32_t> ranked;  // scratch: candidates by their place in the arrays above
   std::vector<std::uint32_t> occurs;  // [n_vocab] scratch, all 0 between calls
 
   /// Room for so many logits.
@@ -48,7 +42,7 @@ struct SamplerWorkspace {
     occurs.resize(n_vocab);
   }
   static std::uint64_t bytes(std::size_t n_vocab) {
-    return n_vocab * (sizeof(Token) + 2 * sizeof(double) + sizeof(Ranked) + sizeof(std::uint32_t));
+    return n_vocab * (sizeof(Token) + 2 * sizeof(double) + 2 * sizeof(std::uint32_t));
   }
 };
 
