@@ -110,7 +110,8 @@ bool ThreadPool::run_item(int worker) noexcept {
     const Clock::time_point deadline(deadline_.load(std::memory_order_relaxed));
     timed = deadline != kNoDeadline;
     if (timed) begin = Clock::now();
-    late = timed && begun_.load(std::memory_order_relaxed) && begin + item_time() > deadline;
+    late = timed && begun_.load(std::memory_order_relaxed) &&
+           begin + item_time_.load(std::memory_order_relaxed) > deadline;
     // Who is late takes all that is left, so that nobody begins it.
   } while (!ticket_.compare_exchange_weak(ticket, late ? ticket & ~kItems : ticket - 1,
                                           std::memory_order_acq_rel, std::memory_order_acquire));
@@ -123,7 +124,9 @@ bool ThreadPool::run_item(int worker) noexcept {
   if (timed) begun_.store(true, std::memory_order_relaxed);
   stages_->run(choose_item(worker), worker);
   if (timed)
-    item_time_.store(about_longest(item_time(), Clock::now() - begin), std::memory_order_relaxed);
+    item_time_.store(
+        about_longest(item_time_.load(std::memory_order_relaxed), Clock::now() - begin),
+        std::memory_order_relaxed);
   finish_items(1);
   return true;
 }
@@ -138,6 +141,7 @@ void ThreadPool::help(int worker) noexcept {
 bool ThreadPool::run(Stages& stages, Clock::time_point deadline) noexcept {
   const FloatMode mode;
   stages_ = &stages;
+  item_time_.store(stages.item_time_, std::memory_order_relaxed);
   done_.store(false, std::memory_order_relaxed);
   begun_.store(false, std::memory_order_relaxed);
   deadline_.store(deadline.time_since_epoch(), std::memory_order_relaxed);
@@ -162,6 +166,7 @@ bool ThreadPool::run(Stages& stages, Clock::time_point deadline) noexcept {
     }
   }
   help(0);
+  stages.item_time_ = item_time_.load(std::memory_order_relaxed);
   return left_ == 0;
 }
 

@@ -36,6 +36,7 @@ class ThreadPool {
 
   int n_workers() const { return n_workers_; }
 
+  using Clock = std::chrono::steady_clock;
   class Stages {
    public:
     /// The number of items of the next stage, < 2^32; 0 when there is none. Called when all items
@@ -43,11 +44,16 @@ class ThreadPool {
     virtual std::size_t next() noexcept = 0;
     /// Different items of a stage run at the same time, each worker number on one thread at a time.
     virtual void run(std::size_t item, int worker) noexcept = 0;
+    /// What an item may take, from calls with a deadline.
+    Clock::duration item_time() const { return item_time_; }
 
    protected:
     ~Stages() = default;
+
+   private:
+    friend ThreadPool;
+    Clock::duration item_time_{std::chrono::microseconds(5)};
   };
-  using Clock = std::chrono::steady_clock;
   static constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
   /// Runs all stages and returns true; or false when the deadline came near: then the next call
   /// must be for the same stages and goes on with them, or `drop` must be called first. A call runs
@@ -56,8 +62,6 @@ class ThreadPool {
   bool run(Stages& stages, Clock::time_point deadline = kNoDeadline) noexcept;
   /// Forgets the stages that a call has left unfinished.
   void drop() noexcept { left_ = 0; }
-  /// What an item may take, from calls with a deadline.
-  Clock::duration item_time() const { return item_time_.load(std::memory_order_relaxed); }
   /// About the longest of the last ones, after one more. It at most doubles, so that one during
   /// which the system ran something else does not count for much.
   static Clock::duration about_longest(Clock::duration before, Clock::duration passed) {
@@ -104,7 +108,7 @@ class ThreadPool {
   // For calls with a deadline.
   std::atomic<bool> begun_{false};  // an item of this call
   std::atomic<Clock::duration> deadline_{kNoDeadline.time_since_epoch()};
-  std::atomic<Clock::duration> item_time_{std::chrono::microseconds(5)};  // that an item may take
+  std::atomic<Clock::duration> item_time_{};  // that an item may take
 
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;  // of those who sleep

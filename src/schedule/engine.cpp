@@ -150,7 +150,7 @@ Result<bool> Engine::step(std::chrono::nanoseconds budget) noexcept {
   const auto wanted = budget > kLongBudget ? std::chrono::nanoseconds(0)
                                            : kStepsOfPass * std::max(budget, kShortBudget);
   while (advance(deadline, wanted) &&
-         (deadline == kNoDeadline || Clock::now() + kPlanTime + pool_->item_time() < deadline)) {
+         (deadline == kNoDeadline || Clock::now() + kPlanTime + pass_.item_time() < deadline)) {
   }
   const std::lock_guard lock(mutex_);
   return n_in_flight_ != 0;

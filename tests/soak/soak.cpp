@@ -208,7 +208,8 @@ static decant::Model load(const char* path, bool manual) {
   options.sessions = kSessions;
   options.max_batch = 12;
   options.max_queue = 64;
-  options.threads = 1;
+  options.threads = manual ? 1 : 2;
+  if (manual) options.swap_memory = std::size_t{8} << 20;  // the other runs preempted tokens again
   return decant::Model::load(path, options).value();
 }
 
