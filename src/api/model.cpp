@@ -265,7 +265,7 @@ static Result<EngineSetup> set_up_engine(const Gguf& file, const ModelOptions& o
 }
 
 /// `weights` and `backend`: bytes, of the real ones or of measured ones.
-static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
+static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup, int n_workers,
                               std::uint64_t weights, std::uint64_t backend) {
   const KvConfig& kv = setup.engine.kv;
   const std::span<const KvGroupSpec> groups = setup.spec.kv_groups;
@@ -280,8 +280,10 @@ static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
   }
   plan.kv_bytes = setup.kv_bytes;
   plan.swap_bytes = KvCache::swap_bytes(groups, kv);
+  const int n_samplers = Engine::n_samplers(n_workers, setup.engine.max_batch);
   plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv) +
-                         SamplerWorkspace::bytes(static_cast<std::size_t>(setup.spec.n_vocab));
+                         static_cast<std::uint64_t>(n_samplers) *
+                             SamplerWorkspace::bytes(static_cast<std::size_t>(setup.spec.n_vocab));
   plan.total_bytes = plan.weights_bytes + plan.tokenizer_bytes + plan.kv_bytes + plan.swap_bytes +
                      plan.workspace_bytes;
   if (setup.weights.mapped)
@@ -328,6 +330,7 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
     setup.engine.cuda_options.progress_user = &callbacks;
   }
   if (!options.mapped) file = nullptr;
+  const int n_workers = pool->n_workers();
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, std::move(weights),
                                              std::move(pool), setup.engine));
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
@@ -335,7 +338,7 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   for (const KvView& view : state.engine->kv()->views())
     state.snapshot_shape.groups.push_back(
         {static_cast<std::uint64_t>(view.window), view.page_stride});
-  state.memory = memory_plan(state, setup, state.engine->weights().memory_bytes(),
+  state.memory = memory_plan(state, setup, n_workers, state.engine->weights().memory_bytes(),
                              state.engine->backend_bytes());
   return {};
 }
@@ -350,12 +353,12 @@ static Result<MemoryPlan> measure_model(const Gguf& file, const ModelOptions& op
   DECANT_ASSIGN(EngineSetup setup, set_up_engine(file, options, callbacks, state.info));
   setup.weights.measure = true;
   DECANT_ASSIGN(const LoadedWeights weights, LoadedWeights::load(file, setup.spec, setup.weights));
-  const int wanted =
-      options.executor != nullptr ? options.executor->concurrency() : own_threads(options);
+  const int n_workers = std::clamp(
+      options.executor != nullptr ? options.executor->concurrency() : own_threads(options), 1,
+      kMaxThreads);
   DECANT_ASSIGN(const std::uint64_t backend,
-                Engine::measure_backend(setup.spec, weights, std::clamp(wanted, 1, kMaxThreads),
-                                        setup.engine));
-  return memory_plan(state, setup, weights.memory_bytes(), backend);
+                Engine::measure_backend(setup.spec, weights, n_workers, setup.engine));
+  return memory_plan(state, setup, n_workers, weights.memory_bytes(), backend);
 }
 
 static Result<std::shared_ptr<ModelState>> load_model(Result<Gguf> opened,

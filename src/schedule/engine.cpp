@@ -38,6 +38,11 @@ Result<std::uint64_t> Engine::measure_backend(const ModelSpec& spec, const Loade
   return backend->memory_bytes();
 }
 
+int Engine::n_samplers(int n_workers, std::size_t max_batch) {
+  constexpr int kMost = 8;  // a workspace is large
+  return std::min({n_workers, kMost, static_cast<int>(std::min<std::size_t>(max_batch, kMost))});
+}
+
 Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file, ModelSpec spec,
                                                LoadedWeights weights,
                                                std::unique_ptr<ThreadPool> pool,
@@ -63,7 +68,11 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_ + options.max_batch);
   engine->order_.reserve(options.max_batch);
-  engine->workspace_.fit(static_cast<std::size_t>(engine->spec_.n_vocab));
+  engine->choices_.shares.reserve(options.max_batch);
+  engine->workspaces_.resize(
+      static_cast<std::size_t>(n_samplers(engine->pool_->n_workers(), options.max_batch)));
+  for (SamplerWorkspace& workspace : engine->workspaces_)
+    workspace.fit(static_cast<std::size_t>(engine->spec_.n_vocab));
   // The worker keeps the engine alive until it ends.
   if (!options.manual) engine->worker_ = std::thread([engine] { engine->loop(); });
   return engine;
@@ -210,8 +219,9 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
     plan(wanted);
     if (shares_.empty()) return false;
     n_committed_ = 0;
-    phase_ = Phase::committing;
-    if (!rows_.empty()) {
+    if (rows_.empty()) {
+      begin_choices();
+    } else {
       backend_->begin({rows_, tables_, kv_->views()});
       pass_.begun = 0;
       pass_time_ = {};
@@ -239,8 +249,18 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
     }
     pass_time_ += Clock::now() - begin;
     profile_.enter(Profile::kOther);
-    phase_ = Phase::committing;
     pace_.note(n_decoding_, rows_.size() - n_decoding_, pass_time_);
+    begin_choices();
+  }
+  if (phase_ == Phase::choosing) {
+    const bool fits =
+        !did_something || deadline == kNoDeadline || Clock::now() + choices_.item_time() < deadline;
+    did_something = true;
+    if (!fits || !pool_->run(choices_, deadline)) {
+      profile_.stop();
+      return false;
+    }
+    phase_ = Phase::committing;
   }
   const bool all = commit_shares(deadline, !did_something);
   if (all) {
@@ -252,6 +272,40 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
   }
   profile_.stop();
   return all;
+}
+
+/// Tokens that need nothing but the logits are chosen together, if there are several.
+void Engine::begin_choices() noexcept {
+  choices_.shares.clear();
+  choices_.end = 0;
+  for (std::size_t i = 0; i < shares_.size() && workspaces_.size() > 1; ++i) {
+    const Share& share = shares_[i];
+    if (share.left != nullptr) continue;
+    const Request& request = *share.request;
+    if (request.n_logits == 0 && !request.is_prompt && !request.choice &&
+        request.options.process_logits == nullptr && request.sequence->pending() == share.n_rows)
+      choices_.shares.push_back(i);
+  }
+  phase_ = choices_.shares.size() > 1 ? Phase::choosing : Phase::committing;
+}
+
+std::size_t Engine::Choices::next() noexcept {
+  begin = end;
+  end = std::min(shares.size(), begin + engine.workspaces_.size());
+  return end - begin;
+}
+
+/// What fails is left to the commit.
+void Engine::Choices::run(std::size_t item, int) noexcept {
+  const Share& share = engine.shares_[shares[begin + item]];
+  if (share.left != nullptr) return;
+  try {
+    const Result<Token> token = engine.sample(*share.request, engine.workspaces_[item]);
+    if (!token) return;
+    share.request->choice.emplace();
+    share.request->choice->token = *token;
+  } catch (...) {
+  }
 }
 
 /// False if the deadline came near before all were committed.
@@ -345,7 +399,7 @@ void Engine::branch(Request& prompt) noexcept {
 }
 
 Result<Token> Engine::choose(Request& request) {
-  if (const auto choice = std::exchange(request.choice, {})) {  // the backend did
+  if (const auto choice = std::exchange(request.choice, {})) {
     if (choice->token < 0) return no_valid_token(static_cast<std::size_t>(spec_.n_vocab));
     return choice->token;
   }
@@ -361,11 +415,16 @@ Result<Token> Engine::choose(Request& request) {
     if (!going_on) return make_error(ErrorCode::callback_failed, "process_logits ended the reply");
   }
   const FloatMode mode;  // the callback may have left another
+  return sample(request, workspaces_[0]);
+}
+
+Result<Token> Engine::sample(Request& request, SamplerWorkspace& workspace) {
   // Padding behind the tokenizer's last id may stand in a prompt but is never chosen.
   std::fill(request.logits.begin() + options_.n_sampled, request.logits.end(),
             -std::numeric_limits<float>::infinity());
-  return sample_token(options.sampler, request.logits, history, request.seed, history.size(),
-                      workspace_);
+  const std::span<const Token> history = request.sequence->tokens;
+  return sample_token(request.options.sampler, request.logits, history, request.seed,
+                      history.size(), workspace);
 }
 
 void Engine::read_metrics(ModelMetrics& m) const noexcept {

@@ -69,6 +69,8 @@ class Engine {
   /// out_of_memory (the pool cannot hold what one of them needs, whatever others do); then none of
   /// them was taken.
   Status submit(Requests requests) noexcept;
+  /// How many tokens the host chooses at a time.
+  static int n_samplers(int n_workers, std::size_t max_batch);
 
   /// Manual mode: steps for so long, at least a little. Whether requests are left. Errors:
   /// invalid_state (background mode), would_block (inside a callback), busy (another thread steps).
@@ -80,7 +82,7 @@ class Engine {
   void settle(Request& request) noexcept;
 
  private:
-  enum class Phase : std::uint8_t { planning, running, committing };
+  enum class Phase : std::uint8_t { planning, running, choosing, committing };
   /// The rows of one request in a pass.
   struct Share {
     std::shared_ptr<Request> request;
@@ -96,18 +98,30 @@ class Engine {
     std::size_t next() noexcept override;
     void run(std::size_t item, int worker) noexcept override;
   };
+  /// Tokens of a pass that the host chooses, as many at a time as there are workspaces.
+  struct Choices final : ThreadPool::Stages {
+    Engine& engine;
+    std::vector<std::size_t> shares;  // whose tokens
+    std::size_t begin = 0, end = 0;   // of them, in this stage
+    explicit Choices(Engine& e) : engine(e) {}
+    std::size_t next() noexcept override;
+    void run(std::size_t item, int worker) noexcept override;
+  };
   /// The right to step, if nobody else has it.
   class Stepping;
 
-  explicit Engine(const EngineOptions& options) : options_(options), pass_(*this) {}
+  explicit Engine(const EngineOptions& options)
+      : options_(options), pass_(*this), choices_(*this) {}
   void loop() noexcept;
   void end_all() noexcept;
   bool advance(Clock::time_point deadline, std::chrono::nanoseconds wanted) noexcept;
+  void begin_choices() noexcept;
   bool commit_shares(Clock::time_point deadline, bool at_least_one) noexcept;
   void fail_pass(const Error& error) noexcept;
   void commit(const Share& share) noexcept;
   void branch(Request& prompt) noexcept;
   Result<Token> choose(Request& request);
+  Result<Token> sample(Request& request, SamplerWorkspace& workspace);
 
   // admission.cpp: who is in the batch, and who has pages.
   void take_incoming() noexcept;
@@ -168,7 +182,8 @@ class Engine {
   Clock::duration pass_time_{};
   Clock::duration commit_time_{std::chrono::microseconds(50)};  // that one may take
   Pace pace_;
-  SamplerWorkspace workspace_;
+  Choices choices_;
+  std::vector<SamplerWorkspace> workspaces_;  // [n_samplers]
 };
 
 }  // namespace decant::detail

@@ -43,7 +43,7 @@ class Request {
   std::vector<Token> end_tokens;  // ascending
   std::uint64_t seed = 0;
   std::vector<float> logits;     // [n_vocab], of the next token
-  std::optional<Choice> choice;  // of the next token, if the backend makes it in this pass
+  std::optional<Choice> choice;  // of the next token, if it is made before the commit
   Clock::time_point deadline = Clock::time_point::max();
   std::size_t guaranteed = 0;  // tokens that pages are set aside for; 0: it may be preempted
   Turn turn;
