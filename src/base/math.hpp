@@ -76,8 +76,8 @@ constexpr double math_exp_clamped(double x) {
 /// rounded once.
 constexpr double exp_d(double x) { return math_exp_clamped(math_exp_clamp(x)); }
 
-/// x[i] = exp_d(x[i]), the same bits. In two loops of a fixed length, which g++ vectorises; it would
-/// not do so with one, where it follows the clamped values as branches of their own.
+/// x[i] = exp_d(x[i]), the same bits. In two loops of a fixed length, which g++ vectorises; it
+/// would not do so with one, where it follows the clamped values as branches of their own.
 inline void exp_row(double* x, std::size_t n) {  // x: [n]
   constexpr std::size_t block = 64;
   for (; n >= block; n -= block, x += block) {
