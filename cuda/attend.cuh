@@ -31,7 +31,7 @@ struct AttendArgs {
   const std::int32_t* tables = nullptr;
   const float* q = nullptr;  // [rows][n_heads][key_dim]
   int n_heads = 0, group = 0;
-  float scale = 1.0f;
+  float scale = 1.0f, softcap = 0.0f;  // softcap 0: none
   KvView kv;
   int kv_group = 0, kv_slot = 0;
   // Of row r, split s: [rows[r].part + s][n_heads], the last x value_dim.
@@ -213,11 +213,12 @@ DECANT_DEVICE void attend_weights(const AttendArgs& a, const AttendWork<N>& w, i
                                   int position, std::size_t part) {
   float* const scores = w.scores + query * w.kScoreStride;
   const int first = a.first_seen(position) - w.split_begin, end = position + 1 - w.split_begin;
+  const auto score_of = [&](float x) { return a.softcap == 0.0f ? x : soft_cap(x, a.softcap); };
   float value[kSplit / kWarp], max = kUnseen;
   DECANT_UNROLL
   for (int i = 0; i < kSplit / kWarp; ++i) {
     const int at = w.lane + i * kWarp;
-    value[i] = at >= first && at < end ? scores[at] : kUnseen;
+    value[i] = at >= first && at < end ? score_of(scores[at]) : kUnseen;
     max = value[i] > max ? value[i] : max;
   }
   max = warp_max(max);

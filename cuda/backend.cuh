@@ -318,6 +318,7 @@ inline void CudaBackend::attend(int layer) {
   args.n_heads = s.n_heads;
   args.group = s.group();
   args.scale = static_cast<float>(s.attention_scale);
+  args.softcap = static_cast<float>(s.attention_softcap);
   args.kv = batch_.kv[static_cast<std::size_t>(s.kv_group)];
   args.kv_group = s.kv_group;
   args.kv_slot = s.kv_slot;
@@ -745,6 +746,7 @@ inline Status CudaBackend::bind(const ModelWeights& weights) {
   const bool tied = weights.head.data == weights.embedding.data;
   head_.weight[0] = tied ? embedding_ : upload(weights.head);
   head_.x = normed;
+  head_.softcap = static_cast<float>(spec_.logit_softcap);
   head_.out = logits_;
   head_.out_stride = filled(spec_.n_vocab, kRowGroup);
   if (cancelled_)

@@ -282,9 +282,13 @@ struct MultiplyArgs {
   DeviceWeight weight[3];
   const float* bias[3] = {};  // [16 n_groups] or null
   Activations x;
+  float softcap = 0.0f;  // outputs become softcap tanh(output / softcap); 0: as they are
   float* out = nullptr;  // [rows][out_stride]
   int out_stride = 0;
 };
+
+/// cap tanh(x / cap), which stays below cap.
+DECANT_DEVICE float soft_cap(float x, float cap) { return cap * hyperbolic_tangent(x / cap); }
 
 /// Grid: (all groups, tokens / 8 N).
 template <int N>
@@ -301,9 +305,10 @@ multiply_rows(MultiplyArgs a) {
   DECANT_UNROLL
   for (int n = 0; n < N; ++n) {
     const int token = first_token + 8 * n + thread_index() / kRowGroup;
+    const float value = out[n] + add;
     if (token < a.x.n_rows)
       a.out[static_cast<std::size_t>(token) * static_cast<std::size_t>(a.out_stride) + column] =
-          out[n] + add;
+          a.softcap == 0.0f ? value : soft_cap(value, a.softcap);
   }
 }
 

@@ -33,7 +33,8 @@ struct LayerSpec {
   int n_heads = 0, n_kv_heads = 0;
   int key_dim = 0, value_dim = 0;  // width of a head
   int n_ff = 0;
-  double attention_scale = 1.0;  // multiplies q.k
+  double attention_scale = 1.0;    // multiplies q.k
+  double attention_softcap = 0.0;  // scores become cap tanh(score / cap); 0: as they are
   Activation activation = Activation::silu;
   int rope = 0;                   // index into ModelSpec::ropes
   int window = 0;                 // 0: sees everything before it
@@ -47,6 +48,7 @@ struct ModelSpec {
   std::uint64_t trained_context = 0;
   double norm_eps = 1e-5;
   double embedding_scale = 1.0;
+  double logit_softcap = 0.0;  // as attention_softcap, of logits
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;
   std::vector<KvGroupSpec> kv_groups;

@@ -99,6 +99,9 @@ inline double tanh_d(double x) {
   return std::bit_cast<double>(std::bit_cast<std::uint64_t>(t) | (bits & sign_bit));
 }
 
+/// cap tanh(x / cap), which stays below cap; cap 0: x.
+inline double soft_cap_d(double x, double cap) { return cap == 0.0 ? x : cap * tanh_d(x / cap); }
+
 /// The natural logarithm; -infinity for 0, NaN below 0 and for NaN.
 double log_d(double x);
 

@@ -73,8 +73,6 @@ Result<ModelSpec> read_decoder(const ArchitectureReader& in, RopePairs pairs) {
   spec.trained_context = static_cast<std::uint64_t>(context);
   DECANT_ASSIGN(spec.norm_eps, in.positive("attention.layer_norm_rms_epsilon"));
   DECANT_TRY(in.absent("expert_count", 0));
-  DECANT_TRY(in.absent("attn_logit_softcapping", 0));
-  DECANT_TRY(in.absent("final_logit_softcapping", 0));
   DECANT_TRY(in.absent("logit_scale", 1));
   DECANT_TRY(in.absent("residual_scale", 1));
 
@@ -101,7 +99,9 @@ Result<ModelSpec> read_decoder(const ArchitectureReader& in, RopePairs pairs) {
     return make_error(ErrorCode::invalid_file, "{}: {} heads of width {} are wider than {}",
                       in.file.name(), layer.n_heads, std::max(layer.key_dim, layer.value_dim),
                       kMaxWidth);
-  layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(layer.key_dim));
+  DECANT_ASSIGN(
+      layer.attention_scale,
+      in.positive("attention.scale", 1.0 / std::sqrt(static_cast<double>(layer.key_dim))));
 
   RopeSpec rope;
   rope.pairs = pairs;
@@ -119,33 +119,60 @@ Result<ModelSpec> read_decoder(const ArchitectureReader& in, RopePairs pairs) {
   return spec;
 }
 
+Status no_softcaps(const ArchitectureReader& in) {
+  DECANT_TRY(in.absent("attn_logit_softcapping", 0));
+  return in.absent("final_logit_softcapping", 0);
+}
+
 Result<ModelSpec> read_llama(const ArchitectureReader& in) {
+  DECANT_TRY(no_softcaps(in));
   return read_decoder(in, RopePairs::neighbours);
 }
 
-/// Gemma 3: every sixth layer sees everything, the others a window, with a RoPE base of their own
-/// and without its scaling; embeddings times sqrt(width).
-Result<ModelSpec> read_gemma3(const ArchitectureReader& in) {
+/// What the Gemmas share: GELU, and embeddings times sqrt(width). The 27B model, told by its depth,
+/// divides scores by sqrt(width / heads); no key says so.
+Result<ModelSpec> read_gemma(const ArchitectureReader& in, std::size_t n_layers_27b) {
   DECANT_ASSIGN(ModelSpec spec, read_decoder(in, RopePairs::halves));
+  spec.embedding_scale = std::sqrt(static_cast<double>(spec.n_embd));
+  const bool divides =
+      spec.layers.size() == n_layers_27b && !in.file.has(in.key("attention.scale"));
+  for (LayerSpec& layer : spec.layers) {
+    layer.activation = Activation::gelu_tanh;
+    if (divides)
+      layer.attention_scale =
+          1.0 / std::sqrt(static_cast<double>(std::max(1, spec.n_embd / layer.n_heads)));
+  }
+  return spec;
+}
+
+/// Gemma 2: layers 0, 2, ... see a window; soft-capped scores and logits.
+Result<ModelSpec> read_gemma2(const ArchitectureReader& in) {
+  DECANT_ASSIGN(ModelSpec spec, read_gemma(in, 46));
+  DECANT_ASSIGN(const int window, in.count("attention.sliding_window", 4096, 1, INT32_MAX));
+  DECANT_ASSIGN(const double softcap, in.positive("attn_logit_softcapping", 50.0));
+  DECANT_ASSIGN(spec.logit_softcap, in.positive("final_logit_softcapping", 30.0));
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    spec.layers[i].attention_softcap = softcap;
+    if (i % 2 == 0) spec.layers[i].window = window;
+  }
+  return spec;
+}
+
+/// Gemma 3: every sixth layer sees everything, the others a window, with a RoPE base of their own
+/// and without its scaling.
+Result<ModelSpec> read_gemma3(const ArchitectureReader& in) {
+  DECANT_TRY(no_softcaps(in));
+  DECANT_ASSIGN(ModelSpec spec, read_gemma(in, 62));
   DECANT_ASSIGN(const int window, in.count("attention.sliding_window", 0, 1, INT32_MAX));
   DECANT_ASSIGN(const int pattern, in.count("attention.sliding_window_pattern", 6, 1, kMaxLayers));
-  spec.embedding_scale = std::sqrt(static_cast<double>(spec.n_embd));
   RopeSpec local = spec.ropes[0];
   DECANT_ASSIGN(local.base, in.positive("rope.freq_base_swa", 10000.0));
   local.position_scale = 1.0;
   spec.ropes.push_back(local);
-  // The 27B model, told by its depth, divides scores by sqrt(width / heads); no key says so.
-  constexpr std::size_t kLayers27B = 62;
-  const int scale_dim = spec.layers.size() == kLayers27B
-                            ? std::max(1, spec.n_embd / spec.layers[0].n_heads)
-                            : spec.layers[0].key_dim;
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-    LayerSpec& layer = spec.layers[i];
-    layer.activation = Activation::gelu_tanh;
-    layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(scale_dim));
     if ((i + 1) % static_cast<std::size_t>(pattern) == 0) continue;
-    layer.window = window;
-    layer.rope = 1;
+    spec.layers[i].window = window;
+    spec.layers[i].rope = 1;
   }
   return spec;
 }
@@ -154,7 +181,8 @@ struct Architecture {
   std::string_view name;
   Result<ModelSpec> (*read)(const ArchitectureReader&);
 };
-constexpr Architecture kArchitectures[] = {{"llama", read_llama}, {"gemma3", read_gemma3}};
+constexpr Architecture kArchitectures[] = {
+    {"llama", read_llama}, {"gemma2", read_gemma2}, {"gemma3", read_gemma3}};
 
 /// Layers that keep the same positions in the same shape share a group of KV pages.
 void assign_kv_groups(ModelSpec& spec) {
@@ -218,8 +246,8 @@ Result<ModelSpec> read_model_spec(const Gguf& file) {
     return spec;
   }
   return make_error(ErrorCode::unsupported,
-                    "{}: the architecture '{}' is not supported; llama and gemma3 are", file.name(),
-                    name);
+                    "{}: the architecture '{}' is not supported; llama, gemma2 and gemma3 are",
+                    file.name(), name);
 }
 
 }  // namespace decant::detail

@@ -192,8 +192,9 @@ Status WeightLoader::read_all(LoadedWeights& into) {
 Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spec,
                                           const WeightOptions& options) {
   constexpr bool kRequired = true, kOptional = false;
-  // Gemma 3 has norms for each head of q and k and after both halves of a layer.
-  const bool extra_norms = spec.architecture == "gemma3";
+  // Gemma has norms after both halves of a layer; Gemma 3 also for each head of q and k.
+  const bool head_norms = spec.architecture == "gemma3";
+  const bool post_norms = head_norms || spec.architecture == "gemma2";
   LoadedWeights loaded;
   ModelWeights& w = loaded.weights_;
   WeightLoader load(file, options);
@@ -230,9 +231,11 @@ Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spe
     DECANT_TRY(load.vector(name("ffn_gate.bias"), s.n_ff, kOptional, l.gate_bias));
     DECANT_TRY(load.vector(name("ffn_up.bias"), s.n_ff, kOptional, l.up_bias));
     DECANT_TRY(load.vector(name("ffn_down.bias"), spec.n_embd, kOptional, l.down_bias));
-    if (!extra_norms) continue;
-    DECANT_TRY(load.vector(name("attn_q_norm.weight"), s.key_dim, kRequired, l.q_norm));
-    DECANT_TRY(load.vector(name("attn_k_norm.weight"), s.key_dim, kRequired, l.k_norm));
+    if (head_norms) {
+      DECANT_TRY(load.vector(name("attn_q_norm.weight"), s.key_dim, kRequired, l.q_norm));
+      DECANT_TRY(load.vector(name("attn_k_norm.weight"), s.key_dim, kRequired, l.k_norm));
+    }
+    if (!post_norms) continue;
     DECANT_TRY(load.vector(name("post_attention_norm.weight"), spec.n_embd, kRequired,
                            l.post_attention_norm));
     DECANT_TRY(load.vector(name("post_ffw_norm.weight"), spec.n_embd, kRequired, l.post_ffn_norm));

@@ -243,6 +243,7 @@ inline void add_attend_cases(Device& device, int n, std::vector<Outcome>& outcom
       attend.n_heads = n_heads;
       attend.group = c.group;
       attend.scale = 0.3f;
+      attend.softcap = c.dim == 128 ? 5.0f : 0.0f;
       attend.kv = pages.view;
       const auto parts = usize(2 * n * n_heads);
       attend.max = to_device(device, std::vector<float>(parts, NAN));

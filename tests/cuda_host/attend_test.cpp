@@ -1,6 +1,7 @@
 // Split attention on the executor, against softmax(scale q.k) v in double precision over the
 // visible positions, of the keys and values as the pages hold them and the queries rounded as the
-// kernel does. Whatever a query must not see is NaN in the pages, or large.
+// kernel does; with soft caps also softmax(cap tanh(scale q.k / cap)) v. Whatever a query must not
+// see is NaN in the pages, or large.
 #include "backend/kv_int8.hpp"
 #include "cuda_host/support.hpp"
 #include "kv/kv_cache.hpp"
@@ -18,6 +19,7 @@ struct AttendCase {
   KvType keys, values;
   int window;
   std::vector<Chunk> chunks;
+  float softcap = 0.0f;
   int n() const {
     int rows = 0;
     for (const Chunk& c : chunks) rows += c.n_rows;
@@ -147,6 +149,7 @@ struct Attended {
     a.n_heads = c.n_heads;
     a.group = group;
     a.scale = 0.3f;
+    a.softcap = c.softcap;
     a.kv = view;
     a.kv_slot = 1;
     const auto heads = usize(n_parts * c.n_heads);
@@ -195,7 +198,9 @@ struct Attended {
                 c.keys == KvType::f16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
             dot += static_cast<double>(rounded) * read(row, p, h / group, i, true);
           }
-          score.push_back(dot * static_cast<double>(0.3f));
+          dot *= static_cast<double>(0.3f);
+          const double cap = static_cast<double>(c.softcap);
+          score.push_back(cap == 0.0 ? dot : cap * std::tanh(dot / cap));
         }
         const double max = *std::max_element(score.begin(), score.end());
         double sum = 0;
@@ -261,6 +266,17 @@ TEST_CASE("cuda attention: borders of pages, splits and windows") {
       }
 }
 
+TEST_CASE("cuda attention: soft-capped scores") {
+  unsigned seed = 200;
+  for (const KvType type : kKvTypes)
+    for (const float softcap : {0.5f, 5.0f, 50.0f})
+      for (const int window : {0, 20}) {
+        Attended a({6, 2, 64, 64, type, type, window, {{270, 3}, {15, 2}}, softcap}, ++seed);
+        CAPTURE(static_cast<int>(type), softcap, window);
+        CHECK(a.error(a.run<2>({})) <= 1.0);
+      }
+}
+
 TEST_CASE("cuda attention: splits whose scores are far apart, or far from zero") {
   for (const std::vector<float>& keys : {std::vector<float>{40, -40, 40},
                                          {-40, 40, -40},
@@ -276,7 +292,15 @@ TEST_CASE("cuda attention: splits whose scores are far apart, or far from zero")
 TEST_CASE("cuda attention: bits depend neither on neighbours, tiles nor the schedule") {
   for (const KvType type : kKvTypes)
     for (const int window : {0, 40}) {
-      const AttendCase all{6, 2, 64, 64, type, type, window, {{300, 6}, {20, 1}, {255, 3}}};
+      const AttendCase all{6,
+                           2,
+                           64,
+                           64,
+                           type,
+                           type,
+                           window,
+                           {{300, 6}, {20, 1}, {255, 3}},
+                           window == 0 ? 0.0f : 2.0f};
       Attended together(all, 9);
       const auto wanted = together.run<2>({});
       for (const Schedule& s : kSchedules) CHECK((together.run<2>(s) == wanted));

@@ -7,7 +7,8 @@ using namespace decant_test;
 namespace {
 
 std::vector<float> multiply(const Schedule& schedule, const std::vector<const DevicePacked*>& w,
-                            const std::vector<std::vector<float>>& bias, const Activations& x) {
+                            const std::vector<std::vector<float>>& bias, const Activations& x,
+                            float softcap = 0.0f) {
   MultiplyArgs args;
   int groups = 0, stage = 0;
   for (std::size_t i = 0; i < w.size(); ++i) {
@@ -17,6 +18,7 @@ std::vector<float> multiply(const Schedule& schedule, const std::vector<const De
     stage = std::max(stage, stage_bytes(w[i]->weight.form));
   }
   args.x = x;
+  args.softcap = softcap;
   args.out_stride = groups * kRowGroup;
   std::vector<float> out(usize(x.n_rows * args.out_stride), NAN);
   args.out = out.data();
@@ -97,6 +99,20 @@ TEST_CASE("cuda multiply: a row's bits do not depend on its neighbours or on the
     const auto row = multiply({}, {&packed, &second}, {{}, {}}, last);
     const auto all = multiply({}, {&packed, &second}, {{}, {}}, x.first(70));
     CHECK(std::equal(row.begin(), row.end(), all.end() - static_cast<std::ptrdiff_t>(row.size())));
+  }
+}
+
+TEST_CASE("cuda multiply: soft-capped outputs are the function of those without a cap") {
+  const FileRows rows(TensorType::Q8_0, 24, 96, 11);
+  const DevicePacked packed(rows);
+  const Bf16Rows x(9, 96, 12);
+  const std::vector<float> bias(32, 0.5f);
+  const auto plain = multiply({}, {&packed}, {bias}, x.first(9));
+  const auto capped = multiply({}, {&packed}, {bias}, x.first(9), 3.0f);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double wanted = 3.0 * std::tanh(static_cast<double>(plain[i]) / 3.0);
+    CAPTURE(plain[i]);
+    CHECK(std::abs(static_cast<double>(capped[i]) - wanted) <= 0x1p-21 * std::abs(wanted));
   }
 }
 

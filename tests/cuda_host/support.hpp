@@ -1,7 +1,9 @@
 // Shared by the tests of the CUDA kernels on the processor.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cuda/attend.cuh"
@@ -83,7 +85,7 @@ inline std::vector<float> random_floats(std::size_t n, unsigned seed) {
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return std::ranges::equal(std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
 }
 
 }  // namespace decant_test

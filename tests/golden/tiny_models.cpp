@@ -1,6 +1,7 @@
 // Tiny random models against transformers 5.24 in float32 (golden data "models/"; its README tells
-// how they were made). tests/data/models holds the F16 files; the F32 ones are tested when
-// DECANT_GOLDEN_DIR is set. F16 weights differ from the reference's by at most 3e-8 each.
+// how they were made). tests/data/models holds the F16 files of those that llama.cpp converted,
+// whose F32 ones are tested when DECANT_GOLDEN_DIR is set, and an F32 file of Gemma 2. F16 weights
+// differ from the reference's by at most 3e-8 each.
 #include <decant/decant.hpp>
 
 #include <algorithm>
@@ -20,10 +21,14 @@ using namespace decant_test;
 namespace {
 
 struct Golden {
-  const char* name;
+  const char *name, *file;
   double tolerance;  // of logits whose standard deviation is 3
 };
-const Golden kGolden[] = {{"llama-tied", 1e-4}, {"gemma3", 1e-3}};
+const Golden kGolden[] = {{"llama-tied", "model-f16.gguf", 1e-4},
+                          {"gemma3", "model-f16.gguf", 1e-3},
+                          {"gemma2", "model-f32.gguf", 1e-4}};
+/// By llama.cpp, with their tokenizers.
+const auto kConverted = std::span(kGolden).first(2);
 
 std::string golden_file(const Golden& golden, const std::string& file) {
   return std::string(DECANT_TEST_DATA) + "/models/" + golden.name + "/" + file;
@@ -45,13 +50,22 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
   return worst;
 }
 
-void check_model(const std::string& path, const Golden& golden) {
-  CAPTURE(path);
+/// Plain float arithmetic where the weights are floats.
+decant::ModelOptions cpu() {
+  decant::ModelOptions options = reference(2, 7);
+  options.backend = decant::Backend::cpu;
+  options.kv_keys = options.kv_values = decant::KvType::f32;
+  return options;
+}
+
+void check_model(const std::string& path, const Golden& golden,
+                 const decant::ModelOptions& options = reference(2, 7)) {
+  CAPTURE(path, static_cast<int>(options.backend));
   const auto npz = read_npz(golden_file(golden, "golden.npz"));
   const auto ids = npz.at("input_ids").as<Token>(), greedy_ids = npz.at("greedy_ids").as<Token>();
   const auto logits = npz.at("logits").as<float>();
   const auto greedy_logits = npz.at("greedy_logits").as<float>();
-  auto model = decant::Model::load(path, reference(2, 7)).value();
+  auto model = decant::Model::load(path, options).value();
   const std::size_t width = model.info().n_vocab;
   REQUIRE(logits.size() == ids.size() * width);
 
@@ -67,13 +81,13 @@ void check_model(const std::string& path, const Golden& golden) {
       return true;
     }
   } seen;
-  decant::GenerateOptions options;
-  options.max_tokens = greedy_ids.size();
-  options.ignore_end = true;
-  options.sampler = decant::Sampler::greedy();
-  options.process_logits = Greedy::keep;
-  options.process_logits_user = &seen;
-  auto reply = session.generate(options).value();
+  decant::GenerateOptions generate;
+  generate.max_tokens = greedy_ids.size();
+  generate.ignore_end = true;
+  generate.sampler = decant::Sampler::greedy();
+  generate.process_logits = Greedy::keep;
+  generate.process_logits_user = &seen;
+  auto reply = session.generate(generate).value();
   REQUIRE(reply.wait());
   CHECK(reply.tokens() == greedy_ids);
   const double decode = largest_difference(seen.logits, greedy_logits);
@@ -83,13 +97,17 @@ void check_model(const std::string& path, const Golden& golden) {
 }  // namespace
 
 TEST_CASE("tiny models: logits and greedy tokens of transformers") {
-  for (const Golden& golden : kGolden) check_model(golden_file(golden, "model-f16.gguf"), golden);
+  for (const Golden& golden : kGolden) check_model(golden_file(golden, golden.file), golden);
+}
+
+TEST_CASE("tiny models: logits and greedy tokens of transformers on the CPU backend") {
+  for (const Golden& golden : kGolden) check_model(golden_file(golden, golden.file), golden, cpu());
 }
 
 TEST_CASE("tiny models: the same from F32 files") {
   const auto folder = golden_folder();
   if (!folder) DECANT_SKIP("DECANT_GOLDEN_DIR is not set");
-  for (const Golden& golden : kGolden)
+  for (const Golden& golden : kConverted)
     check_model(*folder + "/models/" + golden.name + "/model-f32.gguf", golden);
 }
 
@@ -99,7 +117,7 @@ TEST_CASE("tiny models: f16 pages stay within a hundredth of the logits' spread"
     const auto ids = npz.at("input_ids").as<Token>();
     auto options = reference(2, 512);
     options.kv_keys = options.kv_values = decant::KvType::f16;
-    auto model = decant::Model::load(golden_file(golden, "model-f16.gguf"), options).value();
+    auto model = decant::Model::load(golden_file(golden, golden.file), options).value();
     auto session = session_with(model, ids);
     const double worst =
         largest_difference(last_logits(session, model, ids.size()), npz.at("logits").as<float>());
@@ -109,10 +127,10 @@ TEST_CASE("tiny models: f16 pages stay within a hundredth of the logits' spread"
 }
 
 TEST_CASE("tiny models: ids of the tokenizers library") {
-  for (const Golden& golden : kGolden) {
+  for (const Golden& golden : kConverted) {
     std::ifstream in(golden_file(golden, "golden.json"));
     const auto json = nlohmann::json::parse(in);
-    auto model = decant::Model::load(golden_file(golden, "model-f16.gguf")).value();
+    auto model = decant::Model::load(golden_file(golden, golden.file)).value();
     REQUIRE(json.at("tokenizer_cases").size() >= 5);
     for (const auto& c : json.at("tokenizer_cases")) {
       const auto text = c.at("text").get<std::string>();

@@ -10,6 +10,7 @@
 
 #include <decant/decant.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -225,7 +226,7 @@ inline void add_spm(TinyModel& model) {
 enum class TinyText { bpe, spm, none };
 
 struct TinySpec {
-  std::string architecture = "llama";  // or gemma3: then every second layer sees everything
+  std::string architecture = "llama";  // or gemma2, gemma3: then every second layer sees everything
   int n_layers = 2, n_embd = 32, n_heads = 4, n_kv_heads = 2;
   int head_dim = kTinyHeadDim, n_ff = 48;
   int context = 512, window = 16;
@@ -279,6 +280,11 @@ inline void add_shape(TinyModel& m, const TinySpec& s) {
     u("attention.sliding_window", s.window);
     u("attention.sliding_window_pattern", 2);
   }
+  if (s.architecture == "gemma2") {  // caps that scores and logits of a few units feel
+    u("attention.sliding_window", s.window);
+    m.set_f32(a + "attn_logit_softcapping", 2.0f);
+    m.set_f32(a + "final_logit_softcapping", 3.0f);
+  }
   if (s.text == TinyText::spm) add_spm(m);
   if (s.text == TinyText::bpe && s.architecture == "gemma3")
     add_bpe(m, "<start_of_turn>", "<end_of_turn>");
@@ -323,9 +329,12 @@ inline TinyModel random_model(const TinySpec& s = {}) {
       vector(b + "ffn_gate.bias", s.n_ff, 0.0f);
       vector(b + "ffn_up.bias", s.n_ff, 0.0f);
       vector(b + "ffn_down.bias", s.n_embd, 0.0f);
-    } else {
+    }
+    if (s.architecture == "gemma3") {
       vector(b + "attn_q_norm.weight", s.head_dim, 1.0f);
       vector(b + "attn_k_norm.weight", s.head_dim, 1.0f);
+    }
+    if (s.architecture != "llama") {
       vector(b + "post_attention_norm.weight", s.n_embd, 1.0f);
       vector(b + "post_ffw_norm.weight", s.n_embd, 1.0f);
     }
@@ -393,7 +402,7 @@ struct Script {
 };
 
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+  return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
 /// A reply of n tokens, if the session has room for them: the same each time.

@@ -334,6 +334,8 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
       case KvType::int8: split_scores<KvInt8, N>(a, tile, first_page, last_page); break;
       default: split_scores<KvF32, N>(a, tile, first_page, last_page);
     }
+    if (a.softcap != 0.0f)
+      soft_cap(tile.scores, (last_page - first_page + 1) * N * kPageTokens, a.softcap);
     float max[N], sum[N];
     for (int i = 0; i < N; ++i) {
       const int lo = from > tile.see_from[i] ? from : tile.see_from[i],

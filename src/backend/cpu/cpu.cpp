@@ -585,6 +585,7 @@ void CpuBackend::attend(int layer, int item, CpuWorker& w) {
   a.value_dim = l.value_dim;
   a.group = group;
   a.scale = static_cast<float>(l.attention_scale);
+  a.softcap = static_cast<float>(l.attention_softcap);
   a.window = l.window;
   a.first_position = first.position;
   a.n_rows = block.n_rows;
@@ -691,8 +692,11 @@ void CpuBackend::logits(int block, RowRange rows, CpuWorker& w) {
     const int at = (row - rows.first) % kItemRows;
     if (at == 0)
       multiply(args, {row, std::min(row + kItemRows, rows.end)}, w.out.data(), n * kRowGroup);
-    std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(row)])].logits + begin,
-                w.out.data() + at * n * kRowGroup, cpu_size(width) * sizeof(float));
+    float* const out = w.out.data() + at * n * kRowGroup;
+    if (spec_.logit_softcap != 0.0)
+      kernels_.soft_cap(out, n * kRowGroup, static_cast<float>(spec_.logit_softcap));
+    std::memcpy(batch_.rows[cpu_size(logits_rows_[cpu_size(row)])].logits + begin, out,
+                cpu_size(width) * sizeof(float));
   }
 }
 

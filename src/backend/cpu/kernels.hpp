@@ -51,7 +51,7 @@ struct AttendArgs {
   const std::int32_t* block_table;
   int slot, kv_head;
   int key_dim, value_dim, group;
-  float scale;
+  float scale, softcap;  // softcap 0: none
   int window;
   int first_position, n_rows;  // at most kCpuMaxQueries
   const float* q;              // [n_rows] rows of q_stride: [group][key_dim]
@@ -85,6 +85,8 @@ struct CpuKernels {
                 const float* other_output, int value_dim);
   /// to[i] = x[i] / by
   void (*divide)(const float* x, float by, int n, float* to);
+  /// x[i] becomes cap tanh(x[i] / cap); n a multiple of 16.
+  void (*soft_cap)(float* x, int n, float cap);
   /// to[i] = activation(gate[i]) * up[i]
   void (*activate)(Activation activation, const float* gate, const float* up, int n, float* to);
   /// x / rms(x) * weight in place.

@@ -12,5 +12,5 @@
 #include "backend/cpu/attention.inl.hpp"
 
 extern const CpuKernels kKernels;
-const CpuKernels kKernels = {kIsaName, matmul, norm,     quantise,  quantise_wide, attend,
-                             merge,    divide, activate, head_norm, rotate,        store_kv};
+const CpuKernels kKernels = {kIsaName, matmul,   norm,     quantise,  quantise_wide, attend,  merge,
+                             divide,   soft_cap, activate, head_norm, rotate,        store_kv};

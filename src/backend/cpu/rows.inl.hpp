@@ -109,24 +109,29 @@ DECANT_KERNEL void quantise_wide(const float* x, int n, ActBlock* to) {
   quantise_to<127 * 254 + 127>(x, n, to);
 }
 
-/// e^x within 2 ulp; 0 below -87.3, e^88 above 88 (Cody & Waite reduction, Taylor series).
-DECANT_VEC F f_exp(F x) {
-  const F low = f_set(-87.3f), high = f_set(88.0f);
-  const F clamped = f_max(f_min(x, high), low);
+/// The q of e^x = power (1 + r q), power = 2^k, for x in [-87.3, 88] (Cody & Waite reduction,
+/// Taylor series).
+DECANT_VEC F f_exp_series(F x, F& r, F& power) {
   const F magic = f_set(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const F k = f_sub(f_fma(clamped, f_set(1.44269504f), magic), magic);
-  F r = f_fma(k, f_set(-0.693359375f), clamped);
+  const F k = f_sub(f_fma(x, f_set(1.44269504f), magic), magic);
+  r = f_fma(k, f_set(-0.693359375f), x);
   r = f_fma(k, f_set(2.12194440e-4f), r);
-  F p = f_set(1.0f / 5040);
-  p = f_fma(p, r, f_set(1.0f / 720));
-  p = f_fma(p, r, f_set(1.0f / 120));
-  p = f_fma(p, r, f_set(1.0f / 24));
-  p = f_fma(p, r, f_set(1.0f / 6));
-  p = f_fma(p, r, f_set(0.5f));
-  p = f_fma(p, r, f_set(1.0f));
-  p = f_fma(p, r, f_set(1.0f));
-  const F power = f_bits(i_shl<23>(i_add(i_round(k), i_set(127))));
-  return f_select_less(x, low, f_set(0.0f), f_mul(p, power));
+  F q = f_set(1.0f / 5040);
+  q = f_fma(q, r, f_set(1.0f / 720));
+  q = f_fma(q, r, f_set(1.0f / 120));
+  q = f_fma(q, r, f_set(1.0f / 24));
+  q = f_fma(q, r, f_set(1.0f / 6));
+  q = f_fma(q, r, f_set(0.5f));
+  power = f_bits(i_shl<23>(i_add(i_round(k), i_set(127))));
+  return f_fma(q, r, f_set(1.0f));
+}
+DECANT_VEC F f_exp_clamp(F x) { return f_max(f_min(x, f_set(88.0f)), f_set(-87.3f)); }
+
+/// e^x within 2 ulp; 0 below -87.3, e^88 above 88.
+DECANT_VEC F f_exp(F x) {
+  F r, power;
+  const F q = f_exp_series(f_exp_clamp(x), r, power);
+  return f_select_less(x, f_set(-87.3f), f_set(0.0f), f_mul(f_fma(q, r, f_set(1.0f)), power));
 }
 DECANT_VEC float exp_one(float x) {
   float v[16];
@@ -152,6 +157,20 @@ DECANT_KERNEL void activate(Activation activation, const float* gate, const floa
         to + i,
         f_mul(activated(activation, f_load_part(gate + i, n - i)), f_load_part(up + i, n - i)),
         n - i);
+}
+
+/// x becomes cap tanh(x / cap) = cap (e^2u - 1) / (e^2u + 1); what is not finite stays. n is a
+/// multiple of 16.
+DECANT_KERNEL void soft_cap(float* x, int n, float cap) {
+  const F one = f_set(1.0f), twice = f_set(2.0f / cap);
+  for (int i = 0; i < n; i += 16) {
+    const F v = f_load(x + i);
+    F r, power;
+    const F q = f_exp_series(f_exp_clamp(f_mul(v, twice)), r, power);
+    const F less_one = f_fma(power, f_mul(r, q), f_sub(power, one));  // e^2u - 1, also near 0
+    const F capped = f_mul(f_set(cap), f_div(less_one, f_add(less_one, f_set(2.0f))));
+    f_store(x + i, f_select_less(f_mul(v, f_set(0.0f)), one, capped, v));
+  }
 }
 
 /// RoPE in place: coordinate i becomes x[i] cos[i] + partner[i] sin[i], where the table has the

@@ -94,7 +94,8 @@ void attend_reference(const AttentionQuery& query, AttentionScratch& s) noexcept
         }
         double* scores =
             &s.scores[static_cast<std::size_t>(i * kAttentionSplit + page * kPageTokens - begin)];
-        for (int t = 0; t < kPageTokens; ++t) scores[t] = dot[t] * layer.attention_scale;
+        for (int t = 0; t < kPageTokens; ++t)
+          scores[t] = soft_cap_d(dot[t] * layer.attention_scale, layer.attention_softcap);
       }
     }
 

@@ -415,7 +415,7 @@ void ReferenceBackend::logits(int block, ReferenceScratch& s) {
                       &weights_.layers.back().post_ffn_norm, weights_.final_norm, row, nullptr, s);
     multiply(n, spec_.n_embd, s);
     float* to = batch_.rows[static_cast<std::size_t>(row)].logits + first;
-    for (int i = 0; i < n; ++i) to[i] = static_cast<float>(s.y[i]);
+    for (int i = 0; i < n; ++i) to[i] = static_cast<float>(soft_cap_d(s.y[i], spec_.logit_softcap));
   }
 }
 

@@ -23,6 +23,7 @@ struct AttentionCase {
   KvType keys, values;
   int window;
   int first_position, n_rows;
+  double softcap = 0.0;
 };
 
 /// The largest |difference| from the definition; infinite if an output is not a number.
@@ -85,6 +86,7 @@ double attention_difference(const AttentionCase& c, std::uint64_t seed) {
   layer.window = c.window;
   layer.kv_slot = 1;
   layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.key_dim));
+  layer.attention_softcap = c.softcap;
   AttentionScratch scratch(layer.group(), c.key_dim, c.value_dim);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (auto* memory : {&scratch.page, &scratch.scores, &scratch.max, &scratch.sum, &scratch.output})
@@ -107,7 +109,8 @@ double attention_difference(const AttentionCase& c, std::uint64_t seed) {
         for (int d = 0; d < c.key_dim; ++d)
           dot += static_cast<double>(q[size(row) * q_width + size(head * c.key_dim + d)]) *
                  k[size((p * c.n_kv_heads + h) * c.key_dim + d)];
-        score.push_back(dot / std::sqrt(static_cast<double>(c.key_dim)));
+        dot /= std::sqrt(static_cast<double>(c.key_dim));
+        score.push_back(c.softcap == 0.0 ? dot : c.softcap * std::tanh(dot / c.softcap));
       }
       const double max = *std::max_element(score.begin(), score.end());
       double sum = 0;
@@ -165,6 +168,16 @@ TEST_CASE("keys and values may differ in width and in type") {
   CHECK(attention_difference({4, 2, 20, 48, KvType::f16, KvType::f32, 33, 270, 16}, 2) <
         kTolerance);
   CHECK(attention_difference({2, 2, 1, 1, KvType::f32, KvType::f32, 0, 300, 1}, 3) < kTolerance);
+}
+
+TEST_CASE("soft-capped scores") {
+  std::uint64_t seed = 2000;
+  for (const double softcap : {0.5, 5.0, 50.0})
+    for (const int window : {0, 17}) {
+      CAPTURE(softcap, window);
+      CHECK(attention_difference({6, 2, 24, 24, KvType::f16, KvType::f16, window, 300, 16, softcap},
+                                 ++seed) < kTolerance);
+    }
 }
 
 TEST_CASE("scores far apart give finite outputs") {

@@ -65,12 +65,13 @@ TEST_CASE("tiny models on the CPU backend: the same bits in every way") {
     bool quantised;
   };
   // Groups of 5, 3, 1 and 8 heads; odd sizes; windows.
-  const auto which = GENERATE(0, 1, 2, 3);
+  const auto which = GENERATE(0, 1, 2, 3, 4);
   const Case c = std::vector<Case>{
       {{.n_embd = 45, .n_heads = 5, .n_kv_heads = 1, .head_dim = 18, .n_ff = 52}, false},
       {{.n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16, .n_ff = 160}, true},
       {{.architecture = "gemma3", .n_heads = 2, .n_kv_heads = 2, .head_dim = 20}, false},
       {{.architecture = "gemma3", .n_embd = 64, .n_heads = 8, .n_kv_heads = 1, .n_ff = 96}, true},
+      {{.architecture = "gemma2", .n_heads = 6, .n_kv_heads = 2, .head_dim = 24}, false},
   }[static_cast<std::size_t>(which)];
   TinyModel tiny = random_model(c.spec);
   if (c.quantised) to_q4_1(tiny);
@@ -124,7 +125,7 @@ TEST_CASE("tiny models on the CPU backend: the same bits in every way") {
 
 TEST_CASE(
     "tiny models on the CPU backend: float weights are as near as rounding to the reference") {
-  for (const char* architecture : {"llama", "gemma3"}) {
+  for (const char* architecture : {"llama", "gemma2", "gemma3"}) {
     CAPTURE(architecture);
     const TinyModel tiny = random_model({.architecture = architecture, .n_layers = 4});
     const std::vector<Token> prompt = TinyRandom(6).tokens(70);

@@ -246,6 +246,34 @@ TEST_CASE("int16 activations: both bytes together are the nearest codes") {
   }
 }
 
+TEST_CASE("soft caps on every instruction set: the function in double; infinity and NaN stay") {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = random_floats(1600, 65);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] *= std::ldexp(1.0f, static_cast<int>(i % 40) - 30);
+  const std::vector<float> special = {0.0f, -0.0f, 1e-38f, 3e38f, -3e38f, inf, -inf, NAN};
+  std::copy(special.begin(), special.end(), x.begin());
+  for (const float cap : {0.75f, 30.0f, 50.0f}) {
+    std::vector<float> first;
+    for (const CpuKernels* kernels : machine_kernels()) {
+      CAPTURE(cap, kernels->name);
+      std::vector<float> got = x;
+      kernels->soft_cap(got.data(), static_cast<int>(got.size()), cap);
+      CHECK((got[5] == inf && got[6] == -inf && std::isnan(got[7])));
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        if (!std::isfinite(x[i])) continue;
+        const double c = static_cast<double>(cap),
+                     wanted = c * std::tanh(static_cast<double>(x[i]) / c);
+        CAPTURE(x[i], got[i], wanted);
+        // A few roundings to 24 bits; the smallest numbers lose some.
+        CHECK(std::abs(static_cast<double>(got[i]) - wanted) <= 0x1p-21 * std::abs(wanted) + 1e-38);
+      }
+      if (first.empty()) first = got;
+      CHECK(equal_bits(first, got));
+    }
+  }
+}
+
 TEST_CASE("RoPE on every instruction set: each pair turned, the rest left alone") {
   for (const int dims : {2, 6, 16, 40, 64, 128}) {
     const int n = dims + 5, half = dims / 2;
@@ -368,7 +396,8 @@ TEST_CASE(
       const int width = s.n_heads * s.dim, queries = n_rows * layer.group();
       const std::vector<float> q = random_floats(static_cast<std::size_t>(n_rows * width), 61);
       for (const int position : {0, 14, 250, 255, 509, 590}) {
-        CAPTURE(position);
+        layer.attention_softcap = position % 2 == 0 ? 0.0 : 1.5;
+        CAPTURE(position, layer.attention_softcap);
         std::vector<float> wanted(q.size());
         AttentionScratch scratch(layer.group(), s.dim, s.dim);
         for (int h = 0; h < s.n_kv_heads; ++h)
@@ -394,6 +423,7 @@ TEST_CASE(
                            s.dim,
                            layer.group(),
                            static_cast<float>(layer.attention_scale),
+                           static_cast<float>(layer.attention_softcap),
                            s.window,
                            position,
                            n_rows,

@@ -31,9 +31,9 @@ void check_refused(const TinyModel& tiny, ErrorCode code, const std::string& nam
   CHECK(model.error().message().find(name) != std::string_view::npos);
 }
 
-TinySpec gemma_spec() {
+TinySpec gemma_spec(const std::string& architecture = "gemma3") {
   TinySpec spec;
-  spec.architecture = "gemma3";
+  spec.architecture = architecture;
   spec.n_layers = 4;
   return spec;
 }
@@ -117,6 +117,40 @@ TEST_CASE("a gemma3 file becomes its spec: windows, two RoPEs, two KV groups") {
   real.set_u32("gemma3.attention.head_count_kv", 16);
   real.set_u32("gemma3.attention.key_length", 128);
   CHECK(spec_of(real).value().layers[7].attention_scale == 1.0 / std::sqrt(168.0));
+}
+
+TEST_CASE("a gemma2 file becomes its spec: windows on even layers, one RoPE, soft caps") {
+  TinyModel tiny = random_model(gemma_spec("gemma2"));
+  const ModelSpec spec = spec_of(tiny).value();
+  CHECK(spec.embedding_scale == std::sqrt(32.0));
+  CHECK(spec.logit_softcap == 3.0);
+  REQUIRE(spec.ropes.size() == 1);
+  CHECK(spec.ropes[0].pairs == RopePairs::halves);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(spec.layers[i].window == (i % 2 == 0 ? 16 : 0));
+    CHECK(spec.layers[i].attention_softcap == 2.0);
+    CHECK(spec.layers[i].attention_scale == 1.0 / std::sqrt(8.0));
+    CHECK(spec.layers[i].activation == Activation::gelu_tanh);
+    CHECK(spec.layers[i].kv_group == static_cast<int>(i % 2));
+  }
+  tiny.set_f32("gemma2.attention.scale", 0.25f);
+  CHECK(spec_of(tiny).value().layers[1].attention_scale == 0.25);
+
+  // Gemma 2 as published: a window of 4096, caps of 50 and 30; of 27B 4608 / 32 = 144.
+  TinyModel real = random_model(gemma_spec("gemma2"));
+  for (const char* key :
+       {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})
+    real.drop_key(std::string("gemma2.") + key);
+  real.set_u32("gemma2.block_count", 46);
+  real.set_u32("gemma2.embedding_length", 4608);
+  real.set_u32("gemma2.attention.head_count", 32);
+  real.set_u32("gemma2.attention.head_count_kv", 16);
+  real.set_u32("gemma2.attention.key_length", 128);
+  const ModelSpec published = spec_of(real).value();
+  CHECK(published.layers[0].window == 4096);
+  CHECK(published.layers[0].attention_softcap == 50.0);
+  CHECK(published.logit_softcap == 30.0);
+  CHECK(published.layers[0].attention_scale == 1.0 / 12.0);
 }
 
 TEST_CASE("what may be left out has its published default") {
@@ -225,10 +259,17 @@ TEST_CASE("what would change results and is not built is unsupported, not ignore
     tiny.set_f32(std::string("llama.") + key, 0.5f);
     check_refused(tiny, ErrorCode::unsupported, key);
   }
+  for (const float value : {0.0f, -1.0f, NAN})
+    for (const char* key :
+         {"attn_logit_softcapping", "final_logit_softcapping", "attention.scale"}) {
+      TinyModel tiny = random_model(gemma_spec("gemma2"));
+      tiny.set_f32(std::string("gemma2.") + key, value);
+      check_refused(tiny, ErrorCode::invalid_file, key);
+    }
 }
 
 TEST_CASE("a missing tensor is named; optional ones may be missing") {
-  for (const TinySpec& shape : {TinySpec{}, gemma_spec()}) {
+  for (const TinySpec& shape : {TinySpec{}, gemma_spec("gemma2"), gemma_spec()}) {
     const TinyModel whole = random_model(shape);
     for (const auto& tensor : whole.tensors) {
       TinyModel tiny = whole;
@@ -244,7 +285,7 @@ TEST_CASE("a missing tensor is named; optional ones may be missing") {
 }
 
 TEST_CASE("a tensor of a wrong shape or type is named") {
-  for (const TinySpec& shape : {TinySpec{}, gemma_spec()}) {
+  for (const TinySpec& shape : {TinySpec{}, gemma_spec("gemma2"), gemma_spec()}) {
     const TinyModel whole = random_model(shape);
     for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
       const std::string& name = whole.tensors[i].name;
