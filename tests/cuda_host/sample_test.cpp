@@ -35,7 +35,7 @@ std::vector<Token> choose(const std::vector<Case>& cases, const Schedule& schedu
   std::vector<float> logits(cases.size() * stride, kInfinity);  // what is between rows is not read
   std::vector<Token> history, chosen(cases.size(), -2);
   std::vector<std::uint32_t> masks;
-  std::vector<int> occurs(cases.size() * stride, 0);
+  std::vector<int> occurs(cases.size() * stride, 0);  // of rows without a history: anything
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
     SampleRow& row = rows[i];
@@ -43,6 +43,8 @@ std::vector<Token> choose(const std::vector<Case>& cases, const Schedule& schedu
     row.first_history = static_cast<int>(history.size() + c.history.size()) - row.n_history;
     row.random.position = c.position;
     row.wanted = c.wanted;
+    if (row.n_history == 0)
+      std::fill_n(occurs.begin() + static_cast<std::ptrdiff_t>(i * stride), stride, 3);
     history.insert(history.end(), c.history.begin(), c.history.end());
     std::copy(c.logits.begin(), c.logits.end(),
               logits.begin() + static_cast<std::ptrdiff_t>(i * stride));
@@ -61,11 +63,11 @@ std::vector<Token> choose(const std::vector<Case>& cases, const Schedule& schedu
   a.chosen = chosen.data();
   a.n_vocab = static_cast<int>(n);
   a.stride = static_cast<int>(stride);
+  const std::vector<int> occurs_before = occurs;
   Launcher launcher(schedule);
   launch(sample_rows, {static_cast<unsigned>(cases.size()), 1, 1}, kSampleThreads,
          kSampleSharedBytes, launcher.stream, a);
-  CHECK(std::count(occurs.begin(), occurs.end(), 0) ==
-        static_cast<std::ptrdiff_t>(occurs.size()));  // as they were
+  CHECK(occurs == occurs_before);
   return chosen;
 }
 
@@ -212,6 +214,7 @@ std::vector<Sampler> samplers() {
   });
   add([](Sampler& s) { s.repetition_penalty = 0.5f, s.penalty_last = 9, s.temperature = 0.0f; });
   add([](Sampler& s) { s.presence_penalty = -2.0f, s.top_p = 0.5f; });
+  add([](Sampler& s) { s.top_k = 20, s.temperature = 0.0f; });
   add([](Sampler& s) {
     s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
     s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
@@ -236,7 +239,7 @@ TEST_CASE("cuda sample: what the sampler's definition allows, and the host's own
         c.sampler.seed = 1000003ull * seed;
         c.sampler.sample_index = static_cast<std::uint32_t>(i);
         c.position = (std::uint64_t{1} << 33) + seed;
-        c.history = some_tokens(seed, n);
+        if (i % 4 != 0) c.history = some_tokens(seed, n);
         if (i % 3 == 1) {  // ties, and values that are no numbers
           for (float& x : c.logits) x = std::round(x);
           c.logits[n / 2] = NAN;
@@ -391,6 +394,10 @@ TEST_CASE("cuda sample: 262,144 tokens") {
   add([](Sampler& s) { s.top_k = 40, s.top_p = 0.9f; });
   add([](Sampler& s) { s.top_p = 0.95f, s.repetition_penalty = 1.1f; });
   add([](Sampler& s) { s.min_p = 0.1f, s.temperature = 1.2f; });
+  add([](Sampler& s) {
+    s.temperature = 1.5f, s.top_p = 0.9f;
+    s.order = {SamplerStep::temperature, SamplerStep::top_p};
+  });
   const std::vector<Token> chosen = choose(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Oracle oracle(cases[i]);
