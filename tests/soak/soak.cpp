@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using decant::ErrorCode;
 using decant::Token;
 
-static constexpr std::size_t kContext = 512, kSessions = 6, kSlots = 16, kMaxReply = 48;
+static constexpr std::size_t kContext = 512, kSessions = 3, kSlots = 16, kMaxReply = 48;
 static constexpr double kMebi = 1 << 20;
 
 /// Resident bytes of this process.
