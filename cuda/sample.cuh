@@ -47,14 +47,11 @@ struct SampleRow {
 /// n_history of them. False: only the host knows how, for penalties behind other steps and for
 /// `typical`.
 inline bool sample_row(const Sampler& from, std::size_t n_before, SampleRow& to) {
-  const bool penalises =
-      from.penalty_last > 0 && (from.repetition_penalty != 1.0f || from.frequency_penalty != 0.0f ||
-                                from.presence_penalty != 0.0f);
   bool knows = n_before <= INT_MAX;
   to.n_history = 0;
   for (const SamplerStep& step : from.order) {
     if (step == SamplerStep::typical) knows = knows && from.typical_p >= 1.0f;
-    if (step != SamplerStep::penalties || !penalises) continue;
+    if (step != SamplerStep::penalties || !sampler_penalises(from)) continue;
     knows = knows && &step == from.order.begin();
     to.n_history = static_cast<std::int32_t>(std::min(n_before, from.penalty_last));
   }

@@ -63,18 +63,21 @@ static double sampler_sum(std::size_t n, Term term) {
   return lanes[0];
 }
 
-/// Eight running maxima are what compilers turn into vector code.
-static double sampler_max(const SamplerWorkspace& w) {
-  constexpr std::size_t n_lanes = 8;
-  double lanes[n_lanes];
-  for (double& lane : lanes) lane = -kSamplerInfinity;
-  std::size_t i = 0;
-  for (; i + n_lanes <= w.count; i += n_lanes) {
-    const double* const x = w.logits.data() + i;
+/// The largest of `start` and x [n], NaN left out. Sixteen running maxima are what compilers turn
+/// into vector code.
+template <class T>
+static T sampler_highest(const T* x, std::size_t n, T start) {
+  constexpr std::size_t n_lanes = 16;
+  T lanes[n_lanes];
+  for (T& lane : lanes) lane = start;
+  for (; n >= n_lanes; n -= n_lanes, x += n_lanes)
     for (std::size_t l = 0; l < n_lanes; ++l) lanes[l] = x[l] > lanes[l] ? x[l] : lanes[l];
-  }
-  for (; i < w.count; ++i) lanes[0] = std::max(lanes[0], w.logits[i]);
+  for (std::size_t i = 0; i < n; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
   return *std::max_element(lanes, lanes + n_lanes);
+}
+
+static double sampler_max(const SamplerWorkspace& w) {
+  return sampler_highest(w.logits.data(), w.count, -kSamplerInfinity);
 }
 
 static void sampler_weigh(SamplerWorkspace& w) {
@@ -116,22 +119,13 @@ struct SamplerPeak {
   std::size_t at = 0;
 };
 
-/// The largest logit, NaN left out, at the lowest of its ids. Sixteen running maxima are what
-/// compilers turn into vector code.
+/// The largest logit, NaN left out, at the lowest of its ids.
 static SamplerPeak sampler_peak(std::span<const float> logits) {
-  constexpr std::size_t n_lanes = 16, block = 1024;
+  constexpr std::size_t block = 1024;
   SamplerPeak peak;
   for (std::size_t begin = 0; begin < logits.size(); begin += block) {
-    const std::size_t end = std::min(begin + block, logits.size());
-    float lanes[n_lanes];
-    for (float& lane : lanes) lane = peak.value;
-    std::size_t i = begin;
-    for (; i + n_lanes <= end; i += n_lanes) {
-      const float* const x = logits.data() + i;
-      for (std::size_t l = 0; l < n_lanes; ++l) lanes[l] = x[l] > lanes[l] ? x[l] : lanes[l];
-    }
-    for (; i < end; ++i) lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
-    const float highest = *std::max_element(lanes, lanes + n_lanes);
+    const std::size_t n = std::min(block, logits.size() - begin);
+    const float highest = sampler_highest(logits.data() + begin, n, peak.value);
     if (highest > peak.value) peak = {highest, begin};
   }
   while (peak.at < logits.size() && logits[peak.at] != peak.value) ++peak.at;
@@ -167,7 +161,7 @@ static void sampler_load(SamplerWorkspace& w, std::span<const float> logits, boo
   w.weighed = false;
 }
 
-static bool sampler_penalises(const Sampler& s) {
+bool sampler_penalises(const Sampler& s) {
   return s.penalty_last > 0 && (s.repetition_penalty != 1.0f || s.frequency_penalty != 0.0f ||
                                 s.presence_penalty != 0.0f);
 }

@@ -49,6 +49,9 @@ struct SamplerWorkspace {
 /// Fields out of range, and orders that name a step twice, are invalid_argument.
 Status sampler_validate(const Sampler& sampler);
 
+/// Whether penalties change anything, if there is a history.
+bool sampler_penalises(const Sampler& sampler);
+
 /// What the outcome depends on, if it is no matter of chance: the largest logit, or the largest one
 /// after penalties.
 enum class SamplerGreedy : std::uint8_t { no, logits, penalised };
