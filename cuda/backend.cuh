@@ -554,11 +554,12 @@ inline Status CudaBackend::check(const ModelWeights& weights) const {
         "2^31 entries; lower ModelOptions::max_batch or context",
         n_sequences(), limits_.max_positions);
   const auto known = [](const Weight& w) { return w.rows == 0 || w.group_bytes != 0; };
+  bool all_known = known(weights.head) && known(weights.embedding);
   for (const LayerWeights& l : weights.layers)
-    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
-      if (!known(*w) || !known(weights.head) || !known(weights.embedding))
-        return make_error(ErrorCode::unsupported,
-                          "the CUDA backend does not know one of the model's tensor types");
+    for (const Weight* w : l.matrices()) all_known = all_known && known(*w);
+  if (!all_known)
+    return make_error(ErrorCode::unsupported,
+                      "the CUDA backend does not know one of the model's tensor types");
   return {};
 }
 
@@ -625,8 +626,7 @@ inline Status CudaBackend::create(const ModelWeights& weights) {
     if (w.rows != 0) matrix_bytes_ += static_cast<std::uint64_t>(w.n_groups()) * w.group_bytes;
   };
   for (const LayerWeights& l : weights.layers)
-    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
-      add(*w);
+    for (const Weight* w : l.matrices()) add(*w);
   add(weights.embedding);
   if (weights.head.data != weights.embedding.data) add(weights.head);
   DECANT_TRY(device_.open(options_.device, options_.stream));

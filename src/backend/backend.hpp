@@ -7,6 +7,8 @@
 // them.
 #pragma once
 
+#include <array>
+
 #include "base/result.hpp"
 #include "format/tensor_type.hpp"
 #include "kv/kv_view.hpp"
@@ -100,6 +102,10 @@ struct LayerWeights {
   Vector ffn_norm, post_ffn_norm;
   Weight gate, up, down;
   Vector gate_bias, up_bias, down_bias;
+
+  std::array<const Weight*, 7> matrices() const {
+    return {&q, &k, &v, &attention_output, &gate, &up, &down};
+  }
 };
 
 struct ModelWeights {

@@ -254,8 +254,7 @@ template <class Measure>
 static std::uint64_t weight_sum(const ModelWeights& weights, Measure&& measure) {
   std::uint64_t sum = 0;
   for (const LayerWeights& l : weights.layers)
-    for (const Weight* w : {&l.q, &l.k, &l.v, &l.attention_output, &l.gate, &l.up, &l.down})
-      sum += measure(*w);
+    for (const Weight* w : l.matrices()) sum += measure(*w);
   return sum;
 }
 
