@@ -339,11 +339,12 @@ void Engine::add_rows(const Share& share) {
   n_decoding_ += request.turn.decoding;
   const std::size_t n_tokens = sequence.tokens.size(), n_wanted = request.n_wanted();
   float* const wanted = request.n_logits == 0 ? request.logits.data() : request.logits_out;
-  const GenerateOptions& options = request.options;
+  const Sampler& sampler = request.options.sampler;
+  // A sample's first token is the host's: its logits come from the prompt unless it lost its pages.
+  const bool first_of_sample = request.is_sample && n_tokens == request.n_prompt;
   request.choice.reset();
-  if (request.n_logits == 0 && !request.is_prompt && options.process_logits == nullptr &&
-      backend_->chooses(options.sampler, n_tokens))
-    request.choice = {&options.sampler, sequence.tokens, request.seed};
+  if (request.wants_only_sampling() && !first_of_sample && backend_->chooses(sampler, n_tokens))
+    request.choice = {&sampler, sequence.tokens, request.seed};
   for (std::size_t i = 0; i < share.n_rows; ++i) {
     const std::size_t position = sequence.computed() + i;
     const bool asks = position + n_wanted >= n_tokens;

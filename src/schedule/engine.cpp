@@ -278,15 +278,15 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
 void Engine::begin_choices() noexcept {
   choices_.shares.clear();
   choices_.end = 0;
-  for (std::size_t i = 0; i < shares_.size() && workspaces_.size() > 1; ++i) {
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
     const Share& share = shares_[i];
-    if (share.left != nullptr) continue;
     const Request& request = *share.request;
-    if (request.n_logits == 0 && !request.is_prompt && !request.choice &&
-        request.options.process_logits == nullptr && request.sequence->pending() == share.n_rows)
+    if (share.left == nullptr && request.wants_only_sampling() && !request.choice &&
+        request.sequence->pending() == share.n_rows)
       choices_.shares.push_back(i);
   }
-  phase_ = choices_.shares.size() > 1 ? Phase::choosing : Phase::committing;
+  const bool together = choices_.shares.size() > 1 && workspaces_.size() > 1;
+  phase_ = together ? Phase::choosing : Phase::committing;
 }
 
 std::size_t Engine::Choices::next() noexcept {
@@ -300,10 +300,8 @@ void Engine::Choices::run(std::size_t item, int) noexcept {
   const Share& share = engine.shares_[shares[begin + item]];
   if (share.left != nullptr) return;
   try {
-    const Result<Token> token = engine.sample(*share.request, engine.workspaces_[item]);
-    if (!token) return;
-    share.request->choice.emplace();
-    share.request->choice->token = *token;
+    if (const Result<Token> token = engine.sample(*share.request, engine.workspaces_[item]))
+      share.request->choice.emplace().token = *token;
   } catch (...) {
   }
 }

@@ -84,6 +84,10 @@ class Request {
   void note_admission(Clock::time_point now);
   /// How many of the last tokens are run in any case: their logits are asked for.
   std::size_t n_wanted() const { return n_logits == 0 ? 1 : n_logits; }
+  /// Whether its next token takes the sampler alone, no callback.
+  bool wants_only_sampling() const {
+    return n_logits == 0 && !is_prompt && options.process_logits == nullptr;
+  }
   /// Takes pages of the prefix tree in place of running tokens, before the first new token.
   void resume();
   /// Makes room in a sequence that is full (GenerateOptions::keep_first).
