@@ -133,8 +133,8 @@ using FormatQ6_K = FormatBlock256<6, true, false>;
 
 // ----------------------------------------------------------------------- integer multiplication
 
-/// The integer sum of N codes times the activations of a block from `column` on; start: minus their
-/// zero point times the sum of activations. As int16 those are 254 q + q of the second block.
+/// The integer sum of N codes, less their zero point, times the activations of a block from
+/// `column` on, whose negated sum is `nsum`. As int16 those are 254 q + q of the second block.
 template <class Format, int N, bool Wide>
 DECANT_VEC IPart integer_sum(const BPart* codes, const ActBlock* a, int column, std::int32_t nsum) {
   IPart start = i_part(0);
