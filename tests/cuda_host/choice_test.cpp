@@ -8,6 +8,7 @@
 #include "model/architecture.hpp"
 #include "model/weights.hpp"
 #include "support/catch.hpp"
+#include "support/samplers.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace decant_test;
@@ -42,31 +43,22 @@ TinyModel padded_model(const char* architecture) {
 }
 
 std::vector<Sampler> samplers() {
-  std::vector<Sampler> all = {Sampler::greedy(), Sampler::precise(), Sampler::balanced(),
-                              Sampler::creative(), Sampler()};
-  const auto add = [&](auto change) {
-    Sampler s;
-    change(s);
-    all.push_back(s);
-  };
-  add([](Sampler& s) { s.top_k = 1; });
-  add([](Sampler& s) { s.top_k = 7, s.temperature = 1.7f; });
-  add([](Sampler& s) { s.top_p = 0.7f; });
-  add([](Sampler& s) { s.min_p = 0.02f, s.temperature = 3.0f; });
-  add([](Sampler& s) { s.repetition_penalty = 3.0f, s.temperature = 0.0f; });
-  add([](Sampler& s) { s.frequency_penalty = 0.7f, s.presence_penalty = 0.4f, s.top_k = 30; });
-  add([](Sampler& s) { s.repetition_penalty = 0.6f, s.penalty_last = 3; });
-  add([](Sampler& s) {
-    s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
-    s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
-  });
-  // These are chosen on the host in any case.
-  add([](Sampler& s) { s.typical_p = 0.6f; });
-  add([](Sampler& s) {
-    s.repetition_penalty = 2.0f, s.top_k = 40;
-    s.order = {SamplerStep::top_k, SamplerStep::penalties};
-  });
-  return all;
+  return samplers_with(
+      [](Sampler& s) { s.top_k = 1; }, [](Sampler& s) { s.top_k = 7, s.temperature = 1.7f; },
+      [](Sampler& s) { s.top_p = 0.7f; }, [](Sampler& s) { s.min_p = 0.02f, s.temperature = 3.0f; },
+      [](Sampler& s) { s.repetition_penalty = 3.0f, s.temperature = 0.0f; },
+      [](Sampler& s) { s.frequency_penalty = 0.7f, s.presence_penalty = 0.4f, s.top_k = 30; },
+      [](Sampler& s) { s.repetition_penalty = 0.6f, s.penalty_last = 3; },
+      [](Sampler& s) {
+        s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
+        s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
+      },
+      // These are chosen on the host in any case.
+      [](Sampler& s) { s.typical_p = 0.6f; },
+      [](Sampler& s) {
+        s.repetition_penalty = 2.0f, s.top_k = 40;
+        s.order = {SamplerStep::top_k, SamplerStep::penalties};
+      });
 }
 
 /// Replies of six tokens, all at the same time. Some have rows that are chosen on the host beside

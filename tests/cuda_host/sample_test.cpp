@@ -9,6 +9,7 @@
 #include "base/float_mode.hpp"
 #include "cuda_host/support.hpp"
 #include "sample/sampler.hpp"
+#include "support/samplers.hpp"
 
 using namespace decant_test;
 using decant::Sampler;
@@ -188,42 +189,29 @@ std::vector<Token> some_tokens(std::size_t seed, std::size_t n_vocab) {
 }
 
 std::vector<Sampler> samplers() {
-  std::vector<Sampler> all = {Sampler::greedy(), Sampler::precise(), Sampler::balanced(),
-                              Sampler::creative(), Sampler()};
-  const auto add = [&](auto change) {
-    Sampler s;
-    change(s);
-    all.push_back(s);
-  };
-  add([](Sampler& s) { s.temperature = 0.7f; });
-  add([](Sampler& s) { s.temperature = 1e-39f; });
-  add([](Sampler& s) { s.temperature = 30.0f; });
-  add([](Sampler& s) { s.top_k = 1; });
-  add([](Sampler& s) { s.top_k = 7; });
-  add([](Sampler& s) { s.top_k = 1 << 20; });
-  add([](Sampler& s) { s.top_p = 0.9f; });
-  add([](Sampler& s) { s.top_p = 1e-30f; });
-  add([](Sampler& s) { s.top_p = 0.0f; });
-  add([](Sampler& s) { s.top_p = 0.999999f; });
-  add([](Sampler& s) { s.min_p = 0.05f; });
-  add([](Sampler& s) { s.min_p = 1.0f; });
-  add([](Sampler& s) { s.top_k = 40, s.top_p = 0.95f, s.min_p = 0.02f, s.temperature = 1.5f; });
-  add([](Sampler& s) {
-    s.repetition_penalty = 1.3f, s.frequency_penalty = 0.25f, s.presence_penalty = 0.5f;
-    s.top_k = 20;
-  });
-  add([](Sampler& s) { s.repetition_penalty = 0.5f, s.penalty_last = 9, s.temperature = 0.0f; });
-  add([](Sampler& s) { s.presence_penalty = -2.0f, s.top_p = 0.5f; });
-  add([](Sampler& s) { s.top_k = 20, s.temperature = 0.0f; });
-  add([](Sampler& s) {
-    s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
-    s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
-  });
-  add([](Sampler& s) {
-    s.temperature = 0.3f, s.top_k = 11, s.min_p = 0.01f;
-    s.order = {SamplerStep::min_p, SamplerStep::temperature, SamplerStep::top_k};
-  });
-  return all;
+  return samplers_with(
+      [](Sampler& s) { s.temperature = 0.7f; }, [](Sampler& s) { s.temperature = 1e-39f; },
+      [](Sampler& s) { s.temperature = 30.0f; }, [](Sampler& s) { s.top_k = 1; },
+      [](Sampler& s) { s.top_k = 7; }, [](Sampler& s) { s.top_k = 1 << 20; },
+      [](Sampler& s) { s.top_p = 0.9f; }, [](Sampler& s) { s.top_p = 1e-30f; },
+      [](Sampler& s) { s.top_p = 0.0f; }, [](Sampler& s) { s.top_p = 0.999999f; },
+      [](Sampler& s) { s.min_p = 0.05f; }, [](Sampler& s) { s.min_p = 1.0f; },
+      [](Sampler& s) { s.top_k = 40, s.top_p = 0.95f, s.min_p = 0.02f, s.temperature = 1.5f; },
+      [](Sampler& s) {
+        s.repetition_penalty = 1.3f, s.frequency_penalty = 0.25f, s.presence_penalty = 0.5f;
+        s.top_k = 20;
+      },
+      [](Sampler& s) { s.repetition_penalty = 0.5f, s.penalty_last = 9, s.temperature = 0.0f; },
+      [](Sampler& s) { s.presence_penalty = -2.0f, s.top_p = 0.5f; },
+      [](Sampler& s) { s.top_k = 20, s.temperature = 0.0f; },
+      [](Sampler& s) {
+        s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
+        s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
+      },
+      [](Sampler& s) {
+        s.temperature = 0.3f, s.top_k = 11, s.min_p = 0.01f;
+        s.order = {SamplerStep::min_p, SamplerStep::temperature, SamplerStep::top_k};
+      });
 }
 
 }  // namespace
