@@ -146,6 +146,27 @@ TEST_CASE("cuda choice: a token comes back from the device, and no logits but th
     CHECK(copied(n_tokens, 3, 2) == n_tokens * (5 * sizeof(Token) + 2 * logits_bytes));
   }
 }
+
+TEST_CASE("cuda choice: the host chooses a sample's first token, also when it lost its pages") {
+  const TinyModel tiny = random_model();
+  decant::ModelOptions options;
+  options.mode = decant::RunMode::manual;
+  options.threads = 1;
+  options.context = 64;  // as large as the pool: each sample needs all of it in the end
+  options.max_batch = 1;
+  options.prefix_cache = false;
+  decant::Model model = tiny.load(options);
+  const std::uint64_t logits_bytes = model.info().n_vocab * sizeof(float);
+  auto session = session_with(model, TinyRandom(3).tokens(20));
+  auto samples = session.generate_n(3, exactly(40, 1)).value();
+  const std::uint64_t before = cuda_host::n_copied_out;
+  while (model.metrics().step_rows < 20) model.step(std::chrono::nanoseconds(0)).value();
+  session = model.session().value();  // the other one's pages are the samples' alone
+  for (; !samples.empty(); samples.erase(samples.begin())) samples[0].reply.wait().value();
+  CHECK(model.metrics().preemptions == 0);
+  // The prompt's logits, and those of the two that ran it again.
+  CHECK(cuda_host::n_copied_out - before == 3 * logits_bytes + 3 * 39 * sizeof(Token));
+}
 #endif
 
 TEST_CASE("cuda choice: samplers that the device knows") {
