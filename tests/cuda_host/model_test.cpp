@@ -262,6 +262,36 @@ Difference difference(const A& a, const B& b) {
   return d;
 }
 
+/// Prompts of all replies are there when a pass begins.
+decant::Model manual_model(const TinyModel& tiny, int schedule, std::size_t chunk) {
+  decant::ModelOptions options = on_cuda(schedule, chunk);
+  options.mode = decant::RunMode::manual;
+  options.sessions = 4;
+  options.context = 32;
+  options.prefix_cache = false;
+  return tiny.load(options);
+}
+using Logits = std::vector<std::vector<float>>;
+/// Of replies of 8 tokens to the prompts, all at once.
+Logits logits_of(decant::Model& model, std::span<const std::vector<Token>> prompts) {
+  std::vector<decant::Session> sessions;
+  std::vector<decant::Reply> replies;
+  Logits logits(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    sessions.push_back(session_with(model, prompts[i]));
+    decant::GenerateOptions options = exactly(8, 1);
+    options.process_logits = [](void* to, std::span<const Token>, std::span<float> row) {
+      auto& all = *static_cast<std::vector<float>*>(to);
+      all.insert(all.end(), row.begin(), row.end());
+      return true;
+    };
+    options.process_logits_user = &logits[i];
+    replies.push_back(sessions[i].generate(options).value());
+  }
+  for (auto& reply : replies) reply.wait().value();
+  return logits;
+}
+
 }  // namespace
 
 TEST_CASE("cuda model: golden logits within bfloat16's own noise, tokens where margins exceed it") {
@@ -436,6 +466,40 @@ TEST_CASE("cuda model: a token's logits alone and among 64") {
   for (const std::size_t n : {2, 3, 5, 8, 9, 24, 33, 64}) {  // some of which fill up a graph
     CAPTURE(n);
     CHECK((all_logits(n) == alone));
+  }
+}
+
+TEST_CASE("cuda model: a graph's rows without a token touch no other row, and may get one") {
+  const TinyModel tiny = random_model();
+  const std::vector<std::vector<Token>> prompts = {{5}, {6}, {7}, {8}};
+  Logits alone;
+  for (const auto& prompt : prompts) {
+    auto model = manual_model(tiny, 0, 512);
+    alone.push_back(logits_of(model, std::span(&prompt, 1))[0]);
+  }
+  for (const int schedule : {0, 1, 2, 3}) {  // of blocks, too
+    auto model = manual_model(tiny, schedule, 512);
+    for (const std::size_t n : {3, 4, 2}) {  // 3 and 4 have the same graph
+      CAPTURE(schedule, n);
+      CHECK((logits_of(model, std::span(prompts).first(n)) ==
+             Logits(alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(n))));
+    }
+  }
+}
+
+TEST_CASE("cuda model: passes in which only some rows ask for logits") {
+  const TinyModel tiny = random_model();
+  const std::vector<std::vector<Token>> prompts = {{5}, {6, 9, 11, 12, 13}, {7}, {8, 10, 14, 15}};
+  Logits alone;
+  for (const auto& prompt : prompts) {
+    auto model = manual_model(tiny, 0, 512);
+    alone.push_back(logits_of(model, std::span(&prompt, 1))[0]);
+  }
+  for (const int schedule : {0, 1, 2, 3}) {
+    auto model = manual_model(tiny, schedule, 1);  // prompts by single tokens, while others speak
+    CAPTURE(schedule);
+    CHECK((logits_of(model, prompts) == alone));
+    CHECK((logits_of(model, prompts) == alone));
   }
 }
 

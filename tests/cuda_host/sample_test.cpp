@@ -2,6 +2,7 @@
 // in long double, and against the library's own sampler.
 #include "cuda/sample.cuh"
 
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -204,6 +205,7 @@ std::vector<Sampler> samplers() {
       [](Sampler& s) { s.repetition_penalty = 0.5f, s.penalty_last = 9, s.temperature = 0.0f; },
       [](Sampler& s) { s.presence_penalty = -2.0f, s.top_p = 0.5f; },
       [](Sampler& s) { s.top_k = 20, s.temperature = 0.0f; },
+      [](Sampler& s) { s.top_k = 700, s.temperature = 2.0f; },  // more than are listed
       [](Sampler& s) {
         s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
         s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
@@ -233,6 +235,7 @@ TEST_CASE("cuda sample: what the sampler's definition allows, and the host's own
           c.logits[n / 2] = NAN;
           c.logits[n - 1] = n == 1 ? 0.0f : -kInfinity;
           c.logits[0] = -0.0f;
+          if (i == 7) c.logits[n / 4] = c.logits[n - n / 4 - 1] = kInfinity;
         } else if (i % 3 == 2) {
           std::mt19937 dice(seed);
           c.mask.resize(n);
@@ -363,6 +366,35 @@ TEST_CASE("cuda sample: ties go to the lower id, in top_k, top_p and the best") 
         std::vector<Token>{5, 6, 7, 8, 9, 15, 16, 17, 18, 19});
   // A token of logit 2 has e / (10 (1 + e)) = 0.0731 of all; 0.5 takes seven of them.
   CHECK(seen([](Sampler& s) { s.top_p = 0.5f; }) == seven);
+}
+
+TEST_CASE("cuda sample: cuts between a thread's own candidates, whichever it sees first") {
+  // Thread t sees ids t and t + 512: lower and far away, or next to each other.
+  const auto lower_half = [](int t, bool second) { return (second ? 1.0f : 0.9f) + 0x1p-13f * t; };
+  const auto lower = [](int t, bool second) { return 0x1p-9f * t + (second ? 0x1p-10f : 0.0f); };
+  const auto higher = [](int t, bool second) { return 0x1p-9f * t - (second ? 0x1p-10f : 0.0f); };
+  for (const std::function<float(int, bool)>& x :
+       {std::function<float(int, bool)>(lower_half), {lower}, {higher}}) {
+    std::vector<float> logits;
+    for (int i = 0; i < 1024; ++i) logits.push_back(x(i % 512, i >= 512));
+    std::vector<Case> cases;
+    for (const int top_k : {0, 2, 3, 4, 5, 1000})
+      for (int i = 0; i < 8; ++i) {
+        Case c{Sampler(), logits};
+        c.position = cases.size();
+        c.sampler.top_k = top_k;
+        if (top_k == 0) c.sampler.top_p = 0.97f;
+        cases.push_back(c);
+      }
+    const std::vector<Token> chosen = choose(cases);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const Oracle oracle(cases[i]);
+      CAPTURE(i, chosen[i], oracle.left.size());
+      REQUIRE(oracle.margin > bound_of(logits.size()));
+      CHECK(oracle.allows(chosen[i], uniform(cases[i]), bound_of(logits.size())));
+      CHECK(chosen[i] == host_choice(cases[i]));
+    }
+  }
 }
 
 TEST_CASE("cuda sample: 262,144 tokens") {
