@@ -55,6 +55,7 @@ class CudaBackend final : public Backend {
     SampleRow row;
     return sample_row(sampler, n_before, row) && row.n_history <= kMaxHistory;
   }
+  bool runs_by_itself() const override { return true; }
   Status finish() noexcept override;
 
   void copy_page(const KvView& view, std::int32_t from, std::int32_t to) noexcept override;

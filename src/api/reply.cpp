@@ -55,11 +55,7 @@ Status Reply::wait() {
   });
 }
 
-void Reply::stop() noexcept {
-  // A cancel that came first stands.
-  Request::Asked nothing = Request::Asked::nothing;
-  state_->request->asked.compare_exchange_strong(nothing, Request::Asked::stop);
-}
+void Reply::stop() noexcept { state_->request->ask_to_stop(); }
 
 void Reply::cancel() noexcept { state_->request->asked = Request::Asked::cancel; }
 

@@ -166,6 +166,8 @@ class Backend : public PageAccess {
   virtual void begin(const Batch& batch) = 0;
   /// Whether rows may ask for the next token of such a sampler, so many tokens being before it.
   virtual bool chooses(const Sampler&, std::size_t /*n_before*/) const { return false; }
+  /// Whether what `run` has begun goes on without this thread, until `finish` waits for it.
+  virtual bool runs_by_itself() const { return false; }
   /// Waits until all that the pass has begun is done; its logits and tokens are there then. Errors:
   /// device_lost, now and ever after.
   virtual Status finish() noexcept { return {}; }

@@ -61,6 +61,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, kv));
   engine->pool_ = std::move(pool);
   engine->kv_->set_access(*engine->backend_);
+  engine->overlaps_ = !options.manual && engine->backend_->runs_by_itself();
   if (options.profile) engine->profile_.enable();
   forward(static_cast<int>(engine->spec_.layers.size()),
           [&](Operation op, int layer) { engine->operations_.emplace_back(op, layer); });
@@ -68,6 +69,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->tables_.reserve(engine->max_rows_);
   engine->shares_.reserve(engine->max_rows_ + options.max_batch);
   engine->order_.reserve(options.max_batch);
+  engine->unpublished_.reserve(options.max_batch);
   engine->choices_.shares.reserve(options.max_batch);
   engine->workspaces_.resize(
       static_cast<std::size_t>(n_samplers(engine->pool_->n_workers(), options.max_batch)));
@@ -101,6 +103,7 @@ void Engine::end_all() noexcept {
   take_incoming();
   for (Requests* list : {&active_, &waiting_})
     while (!list->empty()) end(*list->front(), FinishReason::cancelled, {});
+  unpublished_.clear();
 }
 
 // ------------------------------------------------------------------------------------ who steps
@@ -217,6 +220,7 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
     profile_.start();
     admit();
     plan(wanted);
+    if (rows_.empty()) publish();
     if (shares_.empty()) return false;
     n_committed_ = 0;
     if (rows_.empty()) {
@@ -231,18 +235,22 @@ bool Engine::advance(Clock::time_point deadline, std::chrono::nanoseconds wanted
   if (phase_ == Phase::running) {
     const Clock::time_point begin = Clock::now();
     const bool finished = pool_->run(pass_, deadline);
+    publish();
     did_something = true;
     if (!finished) {
       pass_time_ += Clock::now() - begin;
       profile_.stop();
       return false;
     }
-    phase_ = Phase::planning;
     if (!pass_.complete()) {  // given up
       shares_.clear();
+      phase_ = Phase::planning;
       return false;
     }
-    if (const Status status = backend_->finish(); !status) {
+    const Status status = backend_->finish();
+    if (overlaps_) sweep();  // before more tokens of replies that a callback has ended
+    phase_ = Phase::planning;
+    if (!status) {
       fail_pass(status.error());
       profile_.stop();
       return true;
@@ -373,11 +381,21 @@ void Engine::commit(const Share& share) noexcept {
     const Result<Token> token = choose(request);
     if (!token) return end(request, FinishReason::none, token.error());
     counts_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
-    const FinishReason reason = request.accept(*token);
+    FinishReason reason = request.accept(*token);
+    if (reason == FinishReason::none && overlaps_ && request.options.process_logits == nullptr)
+      return unpublished_.push_back(share.request);
+    request.publish();
+    if (request.has_failed()) reason = FinishReason::stopped;  // becomes an error at the end
     if (reason != FinishReason::none) end(request, reason, {});
   } catch (...) {
     end(request, FinishReason::none, current_exception_error());
   }
+}
+
+/// What the last pass left to publish. Those that have ended since were published then.
+void Engine::publish() noexcept {
+  for (const auto& request : unpublished_) request->publish();
+  unpublished_.clear();
 }
 
 /// The prompt of several replies was run: each goes on from there as a request of its own.

@@ -7,6 +7,10 @@
 // anywhere in a pass or between two commits; the next one goes on there. A request that ends
 // meanwhile leaves the pass with a copy of its sequence: the pages that the pass writes are freed
 // when it is over.
+//
+// In background mode, with a backend that runs by itself, a commit only takes tokens in; they are
+// published while the next pass runs. Replies that end with them are not kept waiting, and those
+// that a callback ends leave the pass before its commit.
 #pragma once
 
 #include <condition_variable>
@@ -119,6 +123,7 @@ class Engine {
   bool commit_shares(Clock::time_point deadline, bool at_least_one) noexcept;
   void fail_pass(const Error& error) noexcept;
   void commit(const Share& share) noexcept;
+  void publish() noexcept;
   void branch(Request& prompt) noexcept;
   Result<Token> choose(Request& request);
   Result<Token> sample(Request& request, SamplerWorkspace& workspace);
@@ -150,6 +155,7 @@ class Engine {
   std::unique_ptr<ThreadPool> pool_;
   std::vector<std::pair<Operation, int>> operations_;  // of a pass, with their layers
   std::size_t max_rows_ = 0;
+  bool overlaps_ = false;  // a pass and the publishing of the one before
   Profile profile_;
   struct {
     std::atomic<std::uint64_t> steps{0}, rows{0}, sequences{0}, prompt_tokens{0}, cached_tokens{0},
@@ -176,8 +182,9 @@ class Engine {
   std::vector<Row> rows_;
   std::vector<const std::int32_t* const*> tables_;
   std::vector<Share> shares_;
-  std::size_t n_committed_ = 0;  // of the shares
-  std::size_t n_decoding_ = 0;   // of the rows
+  std::size_t n_committed_ = 0;                        // of the shares
+  std::size_t n_decoding_ = 0;                         // of the rows
+  std::vector<std::shared_ptr<Request>> unpublished_;  // their tokens were accepted
   Pass pass_;
   Clock::duration pass_time_{};
   Clock::duration commit_time_{std::chrono::microseconds(50)};  // that one may take

@@ -85,9 +85,9 @@ FinishReason Request::accept(Token token) {
     utf8_.push(passed, text);
   }
   ends_.push_back(bytes_.size());
-  publish(std::move(text), token);
+  token_ = token;
+  text_ = std::move(text);
   if (reason != FinishReason::none) return reason;
-  if (callback_threw_) return FinishReason::stopped;  // becomes an error at the end
   if (n >= options.max_tokens) return FinishReason::max_tokens;
   if (sequence->tokens.size() < sequence->capacity) return FinishReason::none;
   if (!options.keep_first) return FinishReason::context_full;
@@ -95,38 +95,55 @@ FinishReason Request::accept(Token token) {
   return FinishReason::none;
 }
 
-void Request::publish(std::string&& text, std::optional<Token> token) {
-  const bool told = options.on_text != nullptr;
-  {
-    const std::lock_guard lock(mutex);
-    if (!told) shared.ready += text;
-    if (token) {
-      shared.tokens.push_back(*token);
-      ReplyStats& stats = shared.stats;
-      const auto ms = [](Clock::duration d) {
-        return std::chrono::duration<double, std::milli>(d).count();
-      };
-      stats.tokens = shared.tokens.size();
-      stats.ttft_ms = ms(first_token_ - started_);
-      if (stats.tokens > 1) {
-        stats.tpot_ms = ms(last_token_ - first_token_) / static_cast<double>(stats.tokens - 1);
-        stats.tokens_per_second = stats.tpot_ms > 0 ? 1000.0 / stats.tpot_ms : 0.0;
-      }
-    }
+void Request::publish() noexcept {
+  if (!token_ && text_.empty()) return;
+  try {
+    show();
+    if (options.on_text == nullptr)
+      changed.notify_all();
+    else if (!text_.empty())
+      tell({text_});
+  } catch (...) {
+    fail(current_exception_error());
   }
-  if (told && !text.empty()) tell({text});
-  if (!told) changed.notify_all();
+  token_.reset();
+  text_.clear();
+}
+
+void Request::show() {
+  const std::lock_guard lock(mutex);
+  if (options.on_text == nullptr) shared.ready += text_;
+  if (!token_) return;
+  shared.tokens.push_back(*token_);
+  ReplyStats& stats = shared.stats;
+  const auto ms = [](Clock::duration d) {
+    return std::chrono::duration<double, std::milli>(d).count();
+  };
+  stats.tokens = shared.tokens.size();
+  stats.ttft_ms = ms(first_token_ - started_);
+  if (stats.tokens > 1) {
+    stats.tpot_ms = ms(last_token_ - first_token_) / static_cast<double>(stats.tokens - 1);
+    stats.tokens_per_second = stats.tpot_ms > 0 ? 1000.0 / stats.tpot_ms : 0.0;
+  }
 }
 
 /// Calls the host. What it throws ends the reply, once that can be said.
 void Request::tell(const ReplyText& piece) noexcept {
   try {
-    if (options.on_text(options.on_text_user, piece)) return;
-    Asked nothing = Asked::nothing;
-    asked.compare_exchange_strong(nothing, Asked::stop);
+    if (!options.on_text(options.on_text_user, piece)) ask_to_stop();
   } catch (...) {
-    callback_threw_ = true;
+    fail(Error(ErrorCode::callback_failed, "on_text threw an exception"));
   }
+}
+
+void Request::fail(Error error) noexcept {
+  failure_ = std::move(error);
+  ask_to_stop();
+}
+
+void Request::ask_to_stop() noexcept {
+  Asked nothing = Asked::nothing;
+  asked.compare_exchange_strong(nothing, Asked::stop);
 }
 
 /// A text in tokens that say nothing else, where the tokenizer would put a space in front of it: at
@@ -178,12 +195,12 @@ void Request::keep_text_only() {
 
 /// Lets out what was held back; the reason, which may now be a stop string.
 FinishReason Request::flush(FinishReason reason) {
-  std::string rest, text;
+  std::string rest;
   if (reason != FinishReason::stop_string && stops.finish(rest)) reason = FinishReason::stop_string;
   passed_ += rest.size();
-  utf8_.push(rest, text);
-  utf8_.finish(text);
-  publish(std::move(text), {});
+  utf8_.push(rest, text_);
+  utf8_.finish(text_);
+  publish();
   if (reason == FinishReason::stop_string) keep_text_only();
   return reason;
 }
@@ -194,6 +211,7 @@ void Request::undo() {
 }
 
 void Request::finish(FinishReason reason, Error error) noexcept {
+  publish();
   if (n_logits == 0 && !error && reason != FinishReason::cancelled) {
     try {
       reason = flush(reason);
@@ -201,8 +219,7 @@ void Request::finish(FinishReason reason, Error error) noexcept {
       error = current_exception_error();
     }
   }
-  if (callback_threw_ && !error && reason != FinishReason::cancelled)
-    error = Error(ErrorCode::callback_failed, "on_text threw an exception");
+  if (has_failed() && !error && reason != FinishReason::cancelled) error = failure_;
   if (n_logits == 0 && (error || reason == FinishReason::cancelled)) undo();
   sequence->kv.keep_windows();
   bytes_.resize(passed_);

@@ -76,6 +76,7 @@ class Request {
   FinishReason wants_to_end(Clock::time_point now) const;
   bool is_cancelled() const { return asked.load(std::memory_order_relaxed) == Asked::cancel; }
   bool is_dropped() const { return dropped.load(); }
+  void ask_to_stop() noexcept;  // a cancel that came first stands
 
   // For whoever steps, and before the request is submitted.
   void start();
@@ -95,8 +96,13 @@ class Request {
   /// Its pages are gone, also those in the swap space; its tokens are still to come or to be run
   /// again.
   void lose_pages();
-  /// Takes in the next token of the reply; the reason if the reply ends with it, else none.
+  /// Takes in the next token of the reply; the reason if the reply ends with it, else none. Nobody
+  /// sees the token before it is published.
   FinishReason accept(Token token);
+  /// Shows waiters, or the host, the token that was accepted and its text. If that fails, the
+  /// reply has failed and asks to be stopped.
+  void publish() noexcept;
+  bool has_failed() const { return static_cast<bool>(failure_); }
   /// The sequence as it was before the call.
   void undo();
   /// Ends the request; on cancel and on errors the sequence is as it was before the call.
@@ -110,14 +116,18 @@ class Request {
  private:
   FinishReason flush(FinishReason reason);
   void keep_text_only();
-  void publish(std::string&& text, std::optional<Token> token);
+  void show();
   void tell(const ReplyText& piece) noexcept;
+  void fail(Error error) noexcept;
 
   std::string bytes_;              // of all tokens of the reply
   std::vector<std::size_t> ends_;  // where each token ends in bytes_
   std::size_t passed_ = 0;         // bytes that went past the stop strings
   Utf8Stream utf8_;
-  bool admitted_ = false, callback_threw_ = false;
+  std::optional<Token> token_;  // that is not published yet
+  std::string text_;            // the same
+  Error failure_;               // of publishing; the reply's, once it ends
+  bool admitted_ = false;
   Clock::time_point started_, first_token_, last_token_;
 };
 
