@@ -280,7 +280,7 @@ static MemoryPlan memory_plan(const ModelState& state, const EngineSetup& setup,
   }
   plan.kv_bytes = setup.kv_bytes;
   plan.swap_bytes = KvCache::swap_bytes(groups, kv);
-  const int n_samplers = Engine::n_samplers(n_workers, setup.engine.max_batch);
+  const int n_samplers = Engine::n_samplers(n_workers, setup.engine);
   plan.workspace_bytes = backend + KvCache::table_bytes(groups, kv) +
                          static_cast<std::uint64_t>(n_samplers) *
                              SamplerWorkspace::bytes(static_cast<std::size_t>(setup.spec.n_vocab));

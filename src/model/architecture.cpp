@@ -42,6 +42,15 @@ struct ArchitectureReader {
     return value;
   }
 
+  /// Within what floats can divide by.
+  Result<double> softcap(std::string_view name, double fallback) const {
+    DECANT_ASSIGN(const double value, positive(name, fallback));
+    if (value < 1e-6 || value > 1e6)
+      return make_error(ErrorCode::invalid_file, "{}: {} is {}, must be 1e-6 to 1e6", file.name(),
+                        key(name), value);
+    return value;
+  }
+
   /// Features that would change results and are not built: better an error than nonsense.
   Status absent(std::string_view name, double neutral) const {
     DECANT_ASSIGN(const double value, file.number(key(name), neutral));
@@ -149,8 +158,8 @@ Result<ModelSpec> read_gemma(const ArchitectureReader& in, std::size_t n_layers_
 Result<ModelSpec> read_gemma2(const ArchitectureReader& in) {
   DECANT_ASSIGN(ModelSpec spec, read_gemma(in, 46));
   DECANT_ASSIGN(const int window, in.count("attention.sliding_window", 4096, 1, INT32_MAX));
-  DECANT_ASSIGN(const double softcap, in.positive("attn_logit_softcapping", 50.0));
-  DECANT_ASSIGN(spec.logit_softcap, in.positive("final_logit_softcapping", 30.0));
+  DECANT_ASSIGN(const double softcap, in.softcap("attn_logit_softcapping", 50.0));
+  DECANT_ASSIGN(spec.logit_softcap, in.softcap("final_logit_softcapping", 30.0));
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     spec.layers[i].attention_softcap = softcap;
     if (i % 2 == 0) spec.layers[i].window = window;

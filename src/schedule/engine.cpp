@@ -38,9 +38,11 @@ Result<std::uint64_t> Engine::measure_backend(const ModelSpec& spec, const Loade
   return backend->memory_bytes();
 }
 
-int Engine::n_samplers(int n_workers, std::size_t max_batch) {
-  constexpr int kMost = 8;  // a workspace is large
-  return std::min({n_workers, kMost, static_cast<int>(std::min<std::size_t>(max_batch, kMost))});
+int Engine::n_samplers(int n_workers, const EngineOptions& options) {
+  constexpr std::size_t kMost = 8;  // a workspace is large
+  if (options.cuda) return 1;       // most tokens are chosen on the device
+  return static_cast<int>(
+      std::min({static_cast<std::size_t>(n_workers), options.max_batch, kMost}));
 }
 
 Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file, ModelSpec spec,
@@ -72,7 +74,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   engine->unpublished_.reserve(options.max_batch);
   engine->choices_.shares.reserve(options.max_batch);
   engine->workspaces_.resize(
-      static_cast<std::size_t>(n_samplers(engine->pool_->n_workers(), options.max_batch)));
+      static_cast<std::size_t>(n_samplers(engine->pool_->n_workers(), options)));
   for (SamplerWorkspace& workspace : engine->workspaces_)
     workspace.fit(static_cast<std::size_t>(engine->spec_.n_vocab));
   // The worker keeps the engine alive until it ends.

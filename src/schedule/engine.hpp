@@ -74,7 +74,7 @@ class Engine {
   /// them was taken.
   Status submit(Requests requests) noexcept;
   /// How many tokens the host chooses at a time.
-  static int n_samplers(int n_workers, std::size_t max_batch);
+  static int n_samplers(int n_workers, const EngineOptions& options);
 
   /// Manual mode: steps for so long, at least a little. Whether requests are left. Errors:
   /// invalid_state (background mode), would_block (inside a callback), busy (another thread steps).

@@ -219,6 +219,7 @@ template <class Format>
 DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
   int row = 0;
   if constexpr (kManyTokens) {
+    // In parts the sums lie in memory anyway, and more tokens share the unpacking.
     constexpr bool kSixteen = kParts > 1 || kAccumulators >= 16;
     if (a.wide) {
       if constexpr (kParts > 1)

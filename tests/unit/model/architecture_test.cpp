@@ -266,6 +266,12 @@ TEST_CASE("what would change results and is not built is unsupported, not ignore
       tiny.set_f32(std::string("gemma2.") + key, value);
       check_refused(tiny, ErrorCode::invalid_file, key);
     }
+  for (const float value : {1e-39f, 1e-7f, 1e7f})  // floats cannot divide by the first
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+      TinyModel tiny = random_model(gemma_spec("gemma2"));
+      tiny.set_f32(std::string("gemma2.") + key, value);
+      check_refused(tiny, ErrorCode::invalid_file, key);
+    }
 }
 
 TEST_CASE("a missing tensor is named; optional ones may be missing") {
