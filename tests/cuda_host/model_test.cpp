@@ -266,8 +266,8 @@ Difference difference(const A& a, const B& b) {
 decant::Model manual_model(const TinyModel& tiny, int schedule, std::size_t chunk) {
   decant::ModelOptions options = on_cuda(schedule, chunk);
   options.mode = decant::RunMode::manual;
-  options.sessions = 4;
-  options.context = 32;
+  options.sessions = 5;
+  options.context = kSplit + 16;
   options.prefix_cache = false;
   return tiny.load(options);
 }
@@ -479,12 +479,27 @@ TEST_CASE("cuda model: a graph's rows without a token touch no other row, and ma
   }
   for (const int schedule : {0, 1, 2, 3}) {  // of blocks, too
     auto model = manual_model(tiny, schedule, 512);
+    auto session = session_with(model, prompts[0]);  // four rows of one sequence
+    session.append(std::vector<Token>{9, 10, 11}).value();
+    CHECK(last_logits(session, model, 4).size() > 0);
     for (const std::size_t n : {3, 4, 2}) {  // 3 and 4 have the same graph
       CAPTURE(schedule, n);
       CHECK((logits_of(model, std::span(prompts).first(n)) ==
              Logits(alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(n))));
     }
   }
+}
+
+TEST_CASE("cuda model: rows of two splits and of one share a graph") {
+  const TinyModel tiny = random_model();
+  const std::vector<std::vector<Token>> prompts = {TinyRandom(8).tokens(kSplit + 2), {5}};
+  Logits alone;
+  for (const auto& prompt : prompts) {
+    auto model = manual_model(tiny, 0, 512);
+    alone.push_back(logits_of(model, std::span(&prompt, 1))[0]);
+  }
+  auto model = manual_model(tiny, 0, 512);
+  CHECK((logits_of(model, prompts) == alone));
 }
 
 TEST_CASE("cuda model: passes in which only some rows ask for logits") {
@@ -495,12 +510,12 @@ TEST_CASE("cuda model: passes in which only some rows ask for logits") {
     auto model = manual_model(tiny, 0, 512);
     alone.push_back(logits_of(model, std::span(&prompt, 1))[0]);
   }
-  for (const int schedule : {0, 1, 2, 3}) {
-    auto model = manual_model(tiny, schedule, 1);  // prompts by single tokens, while others speak
-    CAPTURE(schedule);
-    CHECK((logits_of(model, prompts) == alone));
-    CHECK((logits_of(model, prompts) == alone));
-  }
+  for (const int schedule : {0, 1, 2, 3})
+    for (const std::size_t chunk : {1, 2, 3, 4}) {  // parts of prompts, while others speak
+      auto model = manual_model(tiny, schedule, chunk);
+      CAPTURE(schedule, chunk);
+      CHECK((logits_of(model, prompts) == alone));
+    }
 }
 
 TEST_CASE("cuda model: graphs of decoding give the bits of launches, also where splits begin") {

@@ -33,6 +33,8 @@ UNSEEN = "such a score is -infinity already, and becomes zero"
 MERGED_SEEN = "some position of every merged split is seen, so its sum is at least 1"
 ROUNDING = "where both halves share a scale, it is one rounding more"
 ZERO = "adds zero"
+SHORTCUT = "the same comes out, later"
+REACHED = "all of it measures the target or more, so the end is met before"
 NOT_FINITE = "the scale is NaN, so no code matters"
 SIX_BITS = "sub-scales of types with a minimum have at most 6 bits"
 EXPLAINED = {
@@ -54,6 +56,18 @@ EXPLAINED = {
     "multiply.cuh: multiply_tile: form.halves -> true (3)": ROUNDING,
     "multiply.cuh: multiply_tile: form.halves -> true (4)": ROUNDING,
     "multiply.cuh: multiply_tile: !form.has_min -> false": ZERO,
+    "sample.cuh: block_reduce: thread_index() % kWarp == 0 -> true": SAME_VALUE,
+    "sample.cuh: find_id: lane == 0 -> true": SAME_VALUE,
+    "sample.cuh: find_id: found < kSampleWarps - 1 -> true": REACHED,
+    "sample.cuh: find_x: target > 1 -> true": SHORTCUT,
+    "sample.cuh: find_x: x >= pivot(0) -> true": SHORTCUT,
+    "sample.cuh: apply_cut: c.n_listed < 0 -> true": SHORTCUT,
+    "sample.cuh: apply_cut: thread_index() == 0 -> true": SAME_VALUE,
+    "sample.cuh: apply_cut: id_kept >= 0 -> true":
+        "a listed id of -1 lies in no range, and a list has room for one of each thread",
+    "sample.cuh: choose_token: !draws -> true": "behind the last step stands no other",
+    "sample.cuh: choose_token: *step == SamplerStep::temperature -> true":
+        "no step drops the most likely token",
     "rows.cuh: weight_element: form.has_min -> true": UNUSED,
     "rows.cuh: weight_element: !form.has_min -> true": SIX_BITS,
     "rows.cuh: weight_element: form.has_min -> true (2)": UNUSED,

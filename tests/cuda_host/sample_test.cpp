@@ -205,7 +205,7 @@ std::vector<Sampler> samplers() {
       [](Sampler& s) { s.repetition_penalty = 0.5f, s.penalty_last = 9, s.temperature = 0.0f; },
       [](Sampler& s) { s.presence_penalty = -2.0f, s.top_p = 0.5f; },
       [](Sampler& s) { s.top_k = 20, s.temperature = 0.0f; },
-      [](Sampler& s) { s.top_k = 700, s.temperature = 2.0f; },  // more than are listed
+      [](Sampler& s) { s.top_k = 700, s.temperature = 30.0f; },  // more than are listed
       [](Sampler& s) {
         s.temperature = 2.5f, s.top_k = 30, s.top_p = 0.8f;
         s.order = {SamplerStep::temperature, SamplerStep::top_p, SamplerStep::top_k};
