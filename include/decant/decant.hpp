@@ -359,7 +359,7 @@ struct MemoryPlan {
   std::vector<Group> groups;
   std::uint64_t kv_bytes = 0;         ///< the pools of all groups
   std::uint64_t swap_bytes = 0;       ///< whole pages in ModelOptions::swap_memory
-  std::uint64_t workspace_bytes = 0;  ///< of the backend, the samplers and the tables of pages
+  std::uint64_t workspace_bytes = 0;  ///< of the backend, the sampler and the tables of pages
   std::uint64_t total_bytes = 0;
   std::vector<std::string> notes;  ///< what the numbers do not say, in plain words
 };
