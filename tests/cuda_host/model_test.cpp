@@ -492,7 +492,7 @@ TEST_CASE("cuda model: a graph's rows without a token touch no other row, and ma
 
 TEST_CASE("cuda model: rows of two splits and of one share a graph") {
   const TinyModel tiny = random_model();
-  const std::vector<std::vector<Token>> prompts = {TinyRandom(8).tokens(kSplit + 2), {5}};
+  const std::vector<std::vector<Token>> prompts = {{5}, TinyRandom(8).tokens(kSplit + 2), {6}};
   Logits alone;
   for (const auto& prompt : prompts) {
     auto model = manual_model(tiny, 0, 512);

@@ -28,7 +28,6 @@ NOT_KERNELS = {"device.cuh", "backend.cuh"}
 # "file: function: what -> what it becomes" -> why nothing can notice it.
 SAME_VALUE = "all who then store there store the same"
 UNUSED = "what is then computed or loaded is within bounds, and is not used"
-ALL_WAITED = "all copies were waited for before; what is left are groups of nothing"
 UNSEEN = "such a score is -infinity already, and becomes zero"
 MERGED_SEEN = "some position of every merged split is seen, so its sum is at least 1"
 ROUNDING = "where both halves share a scale, it is one rounding more"
@@ -40,8 +39,6 @@ SIX_BITS = "sub-scales of types with a minimum have at most 6 bits"
 EXPLAINED = {
     "attend.cuh: attend_scores: chunk < n_chunks - 1 -> false":
         "parts of a score are overwritten by the whole",
-    "attend.cuh: attend_scores: copy_wait<0>() -> nothing": ALL_WAITED,
-    "attend.cuh: attend_values: copy_wait<0>() -> nothing": ALL_WAITED,
     "attend.cuh: attend_weights: at >= first -> true (2)": UNSEEN,
     "attend.cuh: attend_weights: at < end -> true (2)": UNSEEN,
     "attend.cuh: attend_weights: seen -> true": UNSEEN,
@@ -52,7 +49,6 @@ EXPLAINED = {
     "multiply.cuh: scale_row_pair: is_signed -> true": SIX_BITS,
     "multiply.cuh: multiply_tile: form.has_min -> true": UNUSED,
     "multiply.cuh: multiply_tile: form.has_min -> true (2)": UNUSED,
-    "multiply.cuh: multiply_share: copy_wait<0>() -> nothing": ALL_WAITED,
     "multiply.cuh: multiply_tile: form.halves -> true (3)": ROUNDING,
     "multiply.cuh: multiply_tile: form.halves -> true (4)": ROUNDING,
     "multiply.cuh: multiply_tile: !form.has_min -> false": ZERO,
@@ -68,14 +64,16 @@ EXPLAINED = {
     "sample.cuh: choose_token: !draws -> true": "behind the last step stands no other",
     "sample.cuh: choose_token: *step == SamplerStep::temperature -> true":
         "no step drops the most likely token",
+    "sample.cuh: choose_token: row.temperature != 1.0f -> true": "divides by 1",
+    "sample.cuh: choose_token: thread_index() < c.n_listed -> true": UNUSED,
+    "sample.cuh: choose_token: sync_block() -> nothing":
+        "until the next barrier each thread reads what it divided itself",
     "rows.cuh: weight_element: form.has_min -> true": UNUSED,
     "rows.cuh: weight_element: !form.has_min -> true": SIX_BITS,
     "rows.cuh: weight_element: form.has_min -> true (2)": UNUSED,
     "rows.cuh: weight_element: form.has_min -> true (3)": ZERO,
     "rows.cuh: block_sum: thread_index() % kWarp == 0 -> true": SAME_VALUE,
     "rows.cuh: norm_rows: a.post_norm != nullptr -> true": UNUSED,
-    "rows.cuh: rotate_hadamard: sync_warp() -> nothing (2)":
-        "each lane goes on to read what it stored itself",
     "rows.cuh: place_int8: lane == 0 -> true": SAME_VALUE,
     "rows.cuh: place_int8: finite -> true (2)": NOT_FINITE,
     "rows.cuh: place_int8: finite -> true (3)": NOT_FINITE,
