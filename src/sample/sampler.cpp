@@ -277,7 +277,7 @@ static void sampler_keep_mass(SamplerWorkspace& w, double target, Key key) {
   std::size_t last = 0;
   while (last + 1 < n && (sum += w.weights[ranked[last]]) < target) ++last;
   const std::size_t end = ranked[last];
-  const double end_key = key(end);
+  const double end_key = key(end);  // before the filter moves what it is made of
   sampler_filter(w, [&](std::size_t i) {
     const double k = key(i);
     return k > end_key || (k == end_key && i <= end);

@@ -272,19 +272,19 @@ decant::Model manual_model(const TinyModel& tiny, int schedule, std::size_t chun
   return tiny.load(options);
 }
 using Logits = std::vector<std::vector<float>>;
-/// Of replies of 8 tokens to the prompts, all at once.
-Logits logits_of(decant::Model& model, std::span<const std::vector<Token>> prompts) {
+/// Of replies to the prompts, all at once.
+Logits logits_of(decant::Model& model, std::span<const std::vector<Token>> prompts,
+                 decant::GenerateOptions options = exactly(8, 1)) {
   std::vector<decant::Session> sessions;
   std::vector<decant::Reply> replies;
   Logits logits(prompts.size());
+  for (const auto& prompt : prompts) sessions.push_back(session_with(model, prompt));
+  options.process_logits = [](void* to, std::span<const Token>, std::span<float> row) {
+    auto& all = *static_cast<std::vector<float>*>(to);
+    all.insert(all.end(), row.begin(), row.end());
+    return true;
+  };
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    sessions.push_back(session_with(model, prompts[i]));
-    decant::GenerateOptions options = exactly(8, 1);
-    options.process_logits = [](void* to, std::span<const Token>, std::span<float> row) {
-      auto& all = *static_cast<std::vector<float>*>(to);
-      all.insert(all.end(), row.begin(), row.end());
-      return true;
-    };
     options.process_logits_user = &logits[i];
     replies.push_back(sessions[i].generate(options).value());
   }
@@ -438,29 +438,14 @@ TEST_CASE("cuda model: a token's logits alone and among 64") {
   options.sessions = 64;
   options.context = 32;
   options.prefix_cache = false;
+  std::vector<std::vector<Token>> prompts;
+  for (std::size_t i = 0; i < 64; ++i) prompts.push_back(TinyRandom(i).tokens(1 + i % 3));
+  decant::GenerateOptions greedy = exactly(3, 0);
+  greedy.sampler = decant::Sampler::greedy();
   const auto all_logits = [&](std::size_t n) {
     options.max_batch = n;
     auto model = tiny.load(options);
-    std::vector<decant::Session> sessions;
-    std::vector<decant::Reply> replies;
-    std::vector<std::vector<float>> logits(64);
-    for (std::size_t i = 0; i < 64; ++i)
-      sessions.push_back(session_with(model, TinyRandom(i).tokens(1 + i % 3)));
-    for (std::size_t i = 0; i < 64; ++i) {
-      decant::GenerateOptions o;
-      o.max_tokens = 3;
-      o.ignore_end = true;
-      o.sampler = decant::Sampler::greedy();
-      o.process_logits = [](void* to, std::span<const Token>, std::span<float> row) {
-        auto& all = *static_cast<std::vector<float>*>(to);
-        all.insert(all.end(), row.begin(), row.end());
-        return true;
-      };
-      o.process_logits_user = &logits[i];
-      replies.push_back(sessions[i].generate(o).value());
-    }
-    for (auto& reply : replies) reply.wait().value();
-    return logits;
+    return logits_of(model, prompts, greedy);
   };
   const auto alone = all_logits(1);
   for (const std::size_t n : {2, 3, 5, 8, 9, 24, 33, 64}) {  // some of which fill up a graph

@@ -144,7 +144,7 @@ DECANT_VEC IPart integer_sum(const BPart* codes, const ActBlock* a, int column, 
     start = i_part(nsum * (1 << Format::kZero));
   const IPart low = dot_columns<Format::kBits, N>(start, codes, a[Wide].q + column);
   if constexpr (!Wide) return low;
-  return add_254(low, dot_columns<Format::kBits, N>(i_part(0), codes, a->q + column));
+  return i_add(low, times_254(dot_columns<Format::kBits, N>(i_part(0), codes, a->q + column)));
 }
 
 /// acc[t] += a block of 16 rows x 32 columns times the activations of token t. All tokens with one

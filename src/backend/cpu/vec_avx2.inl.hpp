@@ -160,9 +160,9 @@ DECANT_VEC IPart i_part(std::int32_t a) { return _mm256_set1_epi32(a); }
 DECANT_VEC FPart f_mul(FPart a, FPart b) { return _mm256_mul_ps(a, b); }
 DECANT_VEC FPart f_fma(FPart a, FPart b, FPart c) { return _mm256_fmadd_ps(a, b, c); }
 DECANT_VEC FPart f_from_i(IPart a) { return _mm256_cvtepi32_ps(a); }
-/// a + 254 b
-DECANT_VEC IPart add_254(IPart a, IPart b) {
-  return _mm256_add_epi32(a, _mm256_sub_epi32(_mm256_slli_epi32(b, 8), _mm256_slli_epi32(b, 1)));
+DECANT_VEC IPart i_add(IPart a, IPart b) { return _mm256_add_epi32(a, b); }
+DECANT_VEC IPart times_254(IPart a) {
+  return _mm256_sub_epi32(_mm256_slli_epi32(a, 8), _mm256_slli_epi32(a, 1));
 }
 DECANT_VEC IPart dot8_start(std::int32_t) { return i_part(0); }
 /// acc + N codes x the 4 N bytes at q, which every lane sees. maddubs adds two products in 16 bits;

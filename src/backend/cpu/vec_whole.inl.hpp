@@ -12,8 +12,6 @@ DECANT_VEC BPart codes_part(const B& a, int) {
 }
 DECANT_VEC FPart f_part(float a) { return f_set(a); }
 DECANT_VEC IPart i_part(std::int32_t a) { return i_set(a); }
-/// a + 254 b
-DECANT_VEC IPart add_254(IPart a, IPart b) { return i_add(a, i_sub(i_shl<8>(b), i_shl<1>(b))); }
 /// acc + N codes x the 4 N bytes at q, which every lane sees. Eight in two chains: integer sums are
 /// exact in any order.
 template <int Bits, int N>
@@ -28,6 +26,6 @@ DECANT_VEC IPart dot_columns(IPart acc, const BPart* codes, const std::int8_t* q
   return acc;
 }
 
-inline constexpr bool kAddsWords = false;
+inline constexpr bool kAddsWords = false;  // has no add_words; a name for what is discarded
 template <int T>
 DECANT_VEC void add_words(const B*, F, const ActBlock*, std::size_t, F*);
