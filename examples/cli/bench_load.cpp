@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -23,6 +24,8 @@ namespace cli {
 
 namespace {
 
+const std::map<std::string, Lengths> kLengths = {
+    {"even", Lengths::even}, {"skewed", Lengths::skewed}, {"bimodal", Lengths::bimodal}};
 constexpr std::size_t kTogetherPrompt = 128, kTogetherReply = 64, kDecoding = 8;
 
 struct LoadOptions {
@@ -30,7 +33,7 @@ struct LoadOptions {
   std::size_t kv_memory, swap_memory;  // of arrivals
   std::uint64_t seed;
   Range prompt, generate;
-  bool skewed;                // replies: most are short
+  std::string lengths;        // of replies: a key of kLengths
   std::vector<double> rates;  // empty: shares of what is possible
   std::vector<std::string> policies;
 };
@@ -70,10 +73,9 @@ LoadOptions load_options(const Args& args) {
   o.rates = parse_list<double>(args, "rate", {}, 1e6);
   for (const double rate : o.rates)
     if (!(rate >= 0.001)) throw UsageError("--rate: requests a second, at least 0.001");
-  const std::string lengths = args.text("lengths", "even");
-  if (lengths != "even" && lengths != "skewed")
-    throw UsageError("--lengths " + lengths + ": even or skewed");
-  o.skewed = lengths == "skewed";
+  o.lengths = args.text("lengths", "even");
+  if (kLengths.count(o.lengths) == 0)
+    throw UsageError("--lengths " + o.lengths + ": even, skewed or bimodal");
   const std::string policy = args.text("policy", "both");
   if (policy != "both" && policy != "continuous" && policy != "fixed")
     throw UsageError("--policy " + policy + ": continuous, fixed or both");
@@ -141,7 +143,8 @@ std::vector<ArrivalsRow> bench_arrivals(Loader& loader, const LoadOptions& o) {
   for (const std::string& policy : o.policies)
     models.push_back(loader.load(o.prompt.high + o.generate.high, sessions, o.max_batch, policy,
                                  o.kv_memory, o.swap_memory));
-  const auto arrivals = draw_arrivals(o.requests, o.seed, o.prompt, o.generate, o.skewed);
+  const auto arrivals =
+      draw_arrivals(o.requests, o.seed, o.prompt, o.generate, kLengths.at(o.lengths));
   const std::vector<Arrival> few(arrivals.begin(), arrivals.begin() + (o.requests < 4 ? 1 : 4));
   for (decant::Model& model : models) run_arrivals(model, few, 0);  // not counted
   std::vector<ArrivalsRow> rows;
@@ -286,7 +289,7 @@ int bench_load(int argc, char** argv) {
                                 {"seed", o.seed},
                                 {"prompt", {o.prompt.low, o.prompt.high}},
                                 {"generate", {o.generate.low, o.generate.high}},
-                                {"lengths", o.skewed ? "skewed" : "even"},
+                                {"lengths", o.lengths},
                                 {"results", results}};
     std::cout << out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return 0;
@@ -294,9 +297,8 @@ int bench_load(int argc, char** argv) {
   std::cout << "\n";
   if (!rows.empty())
     std::cout << o.requests << " requests, prompts of " << o.prompt.low << " to " << o.prompt.high
-              << " tokens, replies of " << o.generate.low << " to " << o.generate.high
-              << (o.skewed ? ", most of them short" : "") << ", at most " << o.max_batch
-              << " at a time\n"
+              << " tokens, replies of " << o.generate.low << " to " << o.generate.high << " ("
+              << o.lengths << "), at most " << o.max_batch << " at a time\n"
               << arrivals_table(rows) << "\n";
   const auto ms = [](const nlohmann::json& value) { return fixed(value, 2) + " ms"; };
   if (!together.is_null())

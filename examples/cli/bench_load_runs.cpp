@@ -129,7 +129,7 @@ double percentile(std::vector<double> values, double share) {
 }
 
 std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt, Range generate,
-                                   bool skewed) {
+                                   Lengths lengths) {
   std::mt19937_64 random(seed);
   const auto fraction = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   const auto even = [&](Range range) {
@@ -139,11 +139,19 @@ std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prom
     const auto low = static_cast<double>(range.low), end = static_cast<double>(range.high + 1);
     return std::min(range.high, static_cast<std::size_t>(low * std::pow(end / low, fraction())));
   };
+  const auto reply = [&] {
+    switch (lengths) {
+      case Lengths::even: return even(generate);
+      case Lengths::skewed: return logarithmic(generate);
+      case Lengths::bimodal: break;
+    }
+    return fraction() < 0.9 ? generate.low : generate.high;
+  };
   std::vector<Arrival> arrivals;
   double time = 0;
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t n_prompt = even(prompt);
-    arrivals.push_back({time, n_prompt, skewed ? logarithmic(generate) : even(generate)});
+    arrivals.push_back({time, n_prompt, reply()});
     // Exponential gaps, drawn by inversion.
     time -= std::log1p(-fraction());
   }

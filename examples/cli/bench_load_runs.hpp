@@ -20,10 +20,14 @@ struct Arrival {
   std::size_t prompt, generate;  // tokens
 };
 
-/// A Poisson process and lengths that are drawn evenly, the same for each seed. `skewed`: those of
-/// replies on a scale of logarithms, so that most are short and a few long.
+/// How long replies are. `skewed`: even on a scale of logarithms, so that most are short and a few
+/// long. `bimodal`: nine of ten as short as any, the tenth as long as any.
+enum class Lengths { even, skewed, bimodal };
+
+/// A Poisson process, prompts of even lengths and replies as `lengths` says, the same for each
+/// seed.
 std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt, Range generate,
-                                   bool skewed);
+                                   Lengths lengths);
 
 struct ArrivalsResult {
   double seconds = 0;      // from the first arrival to the last token

@@ -32,7 +32,7 @@ static constexpr std::string_view kUsage = R"(usage: decant COMMAND [flags]
               tokens per second and the shares of what the machine can do; 0 leaves a kind out;
               --rulers instead of a model measures the machine alone
   bench       --model M --load [--requests 128] [--rate 1,2.5] [--prompt 16..256]
-              [--generate 8..256] [--lengths even|skewed] [--policy continuous|fixed|both]
+              [--generate 8..256] [--lengths even|skewed|bimodal] [--policy continuous|fixed|both]
               [--max-batch 16] [--kv-memory BYTES] [--swap-memory BYTES] [--seed N] [--svg FILE]
               [--together 16] [--long-prompt 4000] [model flags] [--json]
               requests that arrive over time: throughput and latency by rate (requests a second)

@@ -131,8 +131,19 @@ check("the table of loads", done.returncode == 0 and "all at once" in done.stdou
       "fixed" in done.stdout)
 check("loads left out", not any(w in done.stdout for w in ("continuous", "sessions,", "amid")))
 
+tokens = {}
+for lengths in "skewed", "bimodal":
+    done = run("--model", MODEL, "--load", "--threads", 1, "--requests", 40, "--rate", 1e6, "--policy",
+               "continuous", "--prompt", 2, "--generate", "2..19", "--lengths", lengths, "--together",
+               0, "--long-prompt", 0, "--json")
+    check(f"--lengths {lengths}", json.loads(done.stdout)["lengths"] == lengths)
+    tokens[lengths] = json.loads(done.stdout)["results"][0]["tokens"]
+check("most replies are short", all(40 * 2 < n < 40 * 10 for n in tokens.values()))
+check("each is as short or as long as any", (tokens["bimodal"] - 40 * 2) % (19 - 2) == 0)
+
 for arguments, word in [
         (["--model", MODEL, "--load", "--policy", "static"], "--policy"),
+        (["--model", MODEL, "--load", "--lengths", "odd"], "--lengths"),
         (["--model", MODEL, "--load", "--rate", "0"], "--rate"),
         (["--model", MODEL, "--load", "--rate", "nan"], "--rate"),
         (["--model", MODEL, "--load", "--generate", "9..8"], "--generate"),
