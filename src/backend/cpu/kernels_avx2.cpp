@@ -20,6 +20,8 @@ namespace decant::detail::avx2 {
 
 #include "backend/cpu/kernels.inl.hpp"
 
+#include "backend/cpu/matmul_avx2.inl.hpp"
+
 }  // namespace decant::detail::avx2
 
 DECANT_TARGET_END

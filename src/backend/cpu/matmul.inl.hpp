@@ -133,48 +133,60 @@ using FormatQ6_K = FormatBlock256<6, true, false>;
 
 // ----------------------------------------------------------------------- integer multiplication
 
-/// The integer sum of N codes, less their zero point, times the activations of a block from
-/// `column` on, whose negated sum is `nsum`. As int16 those are 254 q + q of the second block.
+/// What the codes' zero point takes from their product with a block of activations, or its half k.
+template <class Format>
+DECANT_VEC I zero_point(const ActBlock* a, int k) {
+  const std::int32_t nsum = Format::kHalves ? a->nsum_half[k] : a->nsum;
+  if constexpr (Format::kBits == 8) return dot8_start(nsum);
+  return i_set(Format::kZero >= 0 ? nsum * (1 << Format::kZero) : 0);
+}
+/// start + 4 N columns of codes times the activations of a block from `column` on. As int16 those
+/// are 254 q + q of the second block.
 template <class Format, int N, bool Wide>
-DECANT_VEC IPart integer_sum(const BPart* codes, const ActBlock* a, int column, std::int32_t nsum) {
-  IPart start = i_part(0);
-  if constexpr (Format::kBits == 8)
-    start = dot8_start(nsum);
-  else if constexpr (Format::kZero >= 0)
-    start = i_part(nsum * (1 << Format::kZero));
-  const IPart low = dot_columns<Format::kBits, N>(start, codes, a[Wide].q + column);
+DECANT_VEC I integer_sum(I start, const B* codes, const ActBlock* a, int column) {
+  const I low = dot_columns<Format::kBits, N>(start, codes, a[Wide].q + column);
   if constexpr (!Wide) return low;
-  return i_add(low, times_254(dot_columns<Format::kBits, N>(i_part(0), codes, a->q + column)));
+  return i_add(low, times_254(dot_columns<Format::kBits, N>(i_set(0), codes, a->q + column)));
+}
+/// acc + the minimums of a block times the sums of activations.
+template <class Format>
+DECANT_VEC F add_minimums(const Format& f, const ActBlock* a, F acc) {
+  if constexpr (Format::kMin) {
+    DECANT_UNROLL(2)
+    for (int k = 0; k < (Format::kHalves ? 2 : 1); ++k)
+      acc = f_fma(f.m[k], f_set(Format::kHalves ? a->dsum_half[k] : a->dsum), acc);
+  }
+  return acc;
 }
 
-/// acc[t] += a block of 16 rows x 32 columns times the activations of token t. All tokens with one
-/// part of the rows, then with the next: its codes stay in registers.
+/// acc[t] += a block of 16 rows x 32 columns times the activations of token t. In two passes all
+/// tokens meet one half of the columns, then the other.
 template <class Format, int T, bool Wide>
 DECANT_VEC void add_block(const Format& f, const ActBlock* acts, std::size_t act_stride, F* acc) {
-  if constexpr (kAddsWords && Wide && Format::kBits == 8)
-    return add_words<T>(f.c.of, f.s[0], acts, act_stride, acc);
-  constexpr int kSums = Format::kHalves ? 2 : 1, kCodes = 8 / kSums;
+  if constexpr (kWords && Wide) return add_words<Format, T>(f, acts, act_stride, acc);
+  constexpr int kScales = Format::kHalves ? 2 : 1, kParts = kScales > kPasses ? kScales : kPasses;
+  constexpr bool kShares = kParts > kScales;  // both halves have one scale
+  Codes c;
+  DECANT_UNROLL(8)
+  for (int j = 0; j < 8; ++j) c.of[j] = dot_codes<Format::kBits>(f.c.of[j]);
+  std::int32_t sums[T][16];  // of the first half, if so
   DECANT_UNROLL(2)
-  for (int i = 0; i < kParts; ++i) {
-    BPart codes[8];
-    DECANT_UNROLL(8)
-    for (int j = 0; j < 8; ++j) codes[j] = codes_part<Format::kBits>(f.c.of[j], i);
-    DECANT_UNROLL(kParts == 1 ? 16 : 2)
+  for (int pass = 0; pass < kPasses; ++pass) {
+    DECANT_UNROLL(kPasses == 1 ? 16 : 2)
     for (int t = 0; t < T; ++t) {
       const ActBlock* const a = acts + static_cast<std::size_t>(t) * act_stride;
-      FPart sum = part(acc[t], i);
       DECANT_UNROLL(2)
-      for (int k = 0; k < kSums; ++k) {
-        const IPart products = integer_sum<Format, kCodes, Wide>(
-            codes + kCodes * k, a, 16 * k, Format::kHalves ? a->nsum_half[k] : a->nsum);
-        sum = f_fma(f_mul(part(f.s[k], i), f_part(a->d)), f_from_i(products), sum);
+      for (int i = pass * (kParts / kPasses); i < (pass + 1) * (kParts / kPasses); ++i) {
+        const int k = kShares ? 0 : i;
+        const I start = kShares && i == 1 ? i_load(sums[t]) : zero_point<Format>(a, k);
+        const I products = integer_sum<Format, 8 / kParts, Wide>(start, c.of + 8 / kParts * i, a,
+                                                                 kActBlock / kParts * i);
+        if (kShares && i == 0)
+          i_store(sums[t], products);
+        else
+          acc[t] = f_fma(f_mul(f.s[k], f_set(a->d)), f_from_i(products), acc[t]);
       }
-      if constexpr (Format::kMin) {
-        DECANT_UNROLL(2)
-        for (int k = 0; k < kSums; ++k)
-          sum = f_fma(part(f.m[k], i), f_part(Format::kHalves ? a->dsum_half[k] : a->dsum), sum);
-      }
-      set_part(acc[t], i, sum);
+      if (pass == kPasses - 1) acc[t] = add_minimums(f, a, acc[t]);
     }
   }
 }
@@ -219,10 +231,10 @@ template <class Format>
 DECANT_KERNEL void matmul_integer(const MatmulArgs& a) {
   int row = 0;
   if constexpr (kManyTokens) {
-    // In parts the sums lie in memory anyway, and more tokens share the unpacking.
-    constexpr bool kSixteen = kParts > 1 || kAccumulators >= 16;
+    // In passes the sums lie in memory anyway, and more tokens share the unpacking.
+    constexpr bool kSixteen = kPasses > 1 || kAccumulators >= 16;
     if (a.wide) {
-      if constexpr (kParts > 1)
+      if constexpr (kPasses > 1)
         for (; row + 16 <= a.n_rows; row += 16) matmul_tokens<Format, 16, true>(a, row);
       for (; row + 8 <= a.n_rows; row += 8) matmul_tokens<Format, 8, true>(a, row);
       for (; row + 4 <= a.n_rows; row += 4) matmul_tokens<Format, 4, true>(a, row);

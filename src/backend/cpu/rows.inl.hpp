@@ -94,6 +94,8 @@ DECANT_KERNEL void quantise_to(const float* x, int n, ActBlock* to) {
     if constexpr (!kWide) {
       i_store_i8(block.q, y0);
       i_store_i8(block.q + 16, y1);
+    } else if constexpr (kWords) {
+      store_words(to, y0, y1);
     } else {
       const F part = f_set(1.0f / 254);
       const I h0 = rounded<127>(f_from_i(y0), part), h1 = rounded<127>(f_from_i(y1), part);

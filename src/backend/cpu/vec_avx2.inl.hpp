@@ -108,6 +108,11 @@ DECANT_VEC I i_load(const void* p) {
   const auto* v = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
 }
+DECANT_VEC void i_store(void* p, I a) {
+  auto* v = static_cast<__m256i*>(p);
+  _mm256_storeu_si256(v, a.lo);
+  _mm256_storeu_si256(v + 1, a.hi);
+}
 DECANT_VEC F f_bits(I a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 DECANT_VEC I i_from_u8(const void* p) {
   const __m128i v = _mm_loadu_si128(static_cast<const __m128i*>(p));
@@ -142,99 +147,48 @@ DECANT_VEC B b_shift(B a) {
   else
     return a;
 }
-// Parts of eight lanes: with all sixteen, codes of a block and sums would not fit the registers.
-inline constexpr int kParts = 2;
-using FPart = __m256;
-using IPart = __m256i;
-using BPart = __m256i;
-DECANT_VEC FPart part(const F& a, int i) { return i == 0 ? a.lo : a.hi; }
-DECANT_VEC void set_part(F& a, int i, FPart to) { (i == 0 ? a.lo : a.hi) = to; }
+// Half of a block at a time: the codes of 16 columns stay in registers, those of 32 do not fit.
+inline constexpr int kPasses = 2;
+DECANT_VEC I dot8_start(std::int32_t) { return i_set(0); }
 /// Codes of 8 bits as signed numbers, u - 128.
 template <int Bits>
-DECANT_VEC BPart codes_part(const B& a, int i) {
-  const __m256i codes = i == 0 ? a.lo : a.hi;
-  return Bits == 8 ? _mm256_xor_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80))) : codes;
+DECANT_VEC B dot_codes(B a) {
+  const __m256i top = _mm256_set1_epi8(static_cast<char>(0x80));
+  return Bits == 8 ? B{_mm256_xor_si256(a.lo, top), _mm256_xor_si256(a.hi, top)} : a;
 }
-DECANT_VEC FPart f_part(float a) { return _mm256_set1_ps(a); }
-DECANT_VEC IPart i_part(std::int32_t a) { return _mm256_set1_epi32(a); }
-DECANT_VEC FPart f_mul(FPart a, FPart b) { return _mm256_mul_ps(a, b); }
-DECANT_VEC FPart f_fma(FPart a, FPart b, FPart c) { return _mm256_fmadd_ps(a, b, c); }
-DECANT_VEC FPart f_from_i(IPart a) { return _mm256_cvtepi32_ps(a); }
-DECANT_VEC IPart i_add(IPart a, IPart b) { return _mm256_add_epi32(a, b); }
-DECANT_VEC IPart times_254(IPart a) {
-  return _mm256_sub_epi32(_mm256_slli_epi32(a, 8), _mm256_slli_epi32(a, 1));
+template <int Bits>
+DECANT_VEC B avx2_products(B codes, __m256i b) {
+  if constexpr (Bits < 8)
+    return {_mm256_maddubs_epi16(codes.lo, b), _mm256_maddubs_epi16(codes.hi, b)};
+  else
+    return {_mm256_maddubs_epi16(_mm256_abs_epi8(codes.lo), _mm256_sign_epi8(b, codes.lo)),
+            _mm256_maddubs_epi16(_mm256_abs_epi8(codes.hi), _mm256_sign_epi8(b, codes.hi))};
 }
-DECANT_VEC IPart dot8_start(std::int32_t) { return i_part(0); }
-/// acc + N codes x the 4 N bytes at q, which every lane sees. maddubs adds two products in 16 bits;
-/// as many of these sums are added as cannot overflow. Codes of 8 bits: |w| times q with w's sign.
+/// acc + 4 N columns of codes x the bytes at q, which every lane sees. maddubs adds two products in
+/// 16 bits; as many of these sums are added as cannot overflow. Of 8 bits: |w| times q with w's
+/// sign.
 template <int Bits, int N>
-DECANT_VEC IPart dot_columns(IPart acc, const BPart* codes, const std::int8_t* q) {
+DECANT_VEC I dot_columns(I acc, const B* codes, const std::int8_t* q) {
   constexpr int kLargest = Bits == 8 ? 128 : (1 << Bits) - 1, kRun = 32767 / (2 * 127 * kLargest);
-  __m256i words = _mm256_setzero_si256();
-  DECANT_UNROLL(8)
+  const __m256i one = _mm256_set1_epi16(1);
+  B words{};
+  DECANT_UNROLL(4)
   for (int j = 0; j < N; ++j) {
     std::int32_t four;
     __builtin_memcpy(&four, q + 4 * j, 4);
     const __m256i b = _mm256_set1_epi32(four);
-    const __m256i products =
-        Bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes[j]), _mm256_sign_epi8(b, codes[j]))
-                  : _mm256_maddubs_epi16(codes[j], b);
-    words = j % kRun == 0 ? products : _mm256_add_epi16(words, products);
+    const B products = avx2_products<Bits>(codes[j], b);
+    words = j % kRun == 0 ? products
+                          : B{_mm256_add_epi16(words.lo, products.lo),
+                              _mm256_add_epi16(words.hi, products.hi)};
     if (j % kRun == kRun - 1 || j == N - 1)
-      acc = _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+      acc = {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(words.lo, one)),
+             _mm256_add_epi32(acc.hi, _mm256_madd_epi16(words.hi, one))};
   }
   return acc;
 }
 
-inline constexpr bool kAddsWords = true;  // has add_words
-/// 32 activations as int16; of each four the first and third, then the second and fourth.
-DECANT_VEC void avx2_words(const ActBlock* a, __m256i* to) {
-  const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,  //
-                                         0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
-  DECANT_UNROLL(2)
-  for (int i = 0; i < 2; ++i) {
-    const __m256i high = _mm256_cvtepi8_epi16(
-                      _mm_load_si128(reinterpret_cast<const __m128i*>(a[0].q) + i)),
-                  low = _mm256_cvtepi8_epi16(
-                      _mm_load_si128(reinterpret_cast<const __m128i*>(a[1].q) + i));
-    const __m256i x = _mm256_add_epi16(_mm256_mullo_epi16(high, _mm256_set1_epi16(254)), low);
-    _mm256_store_si256(to + i, _mm256_shuffle_epi8(x, order));
-  }
-}
-/// acc[t] += scale x a block of codes of 8 bits times the int16 activations of token t: a product
-/// of 16 bits instead of two of 8.
-template <int T>
-DECANT_VEC void add_words(const B* codes, F scale, const ActBlock* acts, std::size_t act_stride,
-                          F* acc) {
-  __m256i x[T][2];
-  for (int t = 0; t < T; ++t) avx2_words(acts + static_cast<std::size_t>(t) * act_stride, x[t]);
-  DECANT_UNROLL(2)
-  for (int i = 0; i < kParts; ++i) {
-    __m256i sums[T];
-    DECANT_UNROLL(2)
-    for (int half = 0; half < 2; ++half) {
-      __m256i words[8];  // of 16 columns, in the order of the activations
-      DECANT_UNROLL(4)
-      for (int j = 0; j < 4; ++j) {
-        const __m256i w = codes_part<8>(codes[4 * half + j], i);
-        words[2 * j] = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
-        words[2 * j + 1] = _mm256_srai_epi16(w, 8);
-      }
-      for (int t = 0; t < T; ++t) {
-        const char* const at = reinterpret_cast<const char*>(&x[t][half]);
-        __m256i sum = half == 0 ? _mm256_setzero_si256() : sums[t];
-        DECANT_UNROLL(8)
-        for (int j = 0; j < 8; ++j) {
-          std::int32_t two;
-          __builtin_memcpy(&two, at + 4 * j, 4);
-          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words[j], _mm256_set1_epi32(two)));
-        }
-        sums[t] = sum;
-        if (half == 1) {
-          const FPart d = f_part(acts[static_cast<std::size_t>(t) * act_stride].d);
-          set_part(acc[t], i, f_fma(f_mul(part(scale, i), d), f_from_i(sum), part(acc[t], i)));
-        }
-      }
-    }
-  }
-}
+inline constexpr bool kWords = true;  // see matmul_avx2.inl.hpp
+template <class Format, int T>
+DECANT_VEC void add_words(const Format& f, const ActBlock* acts, std::size_t act_stride, F* acc);
+DECANT_VEC void store_words(ActBlock* to, I y0, I y1);

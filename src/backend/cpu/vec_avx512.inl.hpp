@@ -64,6 +64,7 @@ DECANT_VEC I i_byte(I a) {
   return {_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * N), 24)};
 }
 DECANT_VEC I i_load(const void* p) { return {_mm512_loadu_si512(p)}; }
+DECANT_VEC void i_store(void* p, I a) { _mm512_storeu_si512(p, a.v); }
 DECANT_VEC F f_bits(I a) { return {_mm512_castsi512_ps(a.v)}; }
 DECANT_VEC I i_from_u8(const void* p) {
   return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};

@@ -82,6 +82,10 @@ DECANT_VEC I i_byte(I a) {
 DECANT_VEC I i_load(const void* p) {
   DECANT_QUARTERS(I, vreinterpretq_s32_u8(vld1q_u8(static_cast<const std::uint8_t*>(p) + 16 * i)));
 }
+DECANT_VEC void i_store(void* p, I a) {
+  for (int i = 0; i < 4; ++i)
+    vst1q_u8(static_cast<std::uint8_t*>(p) + 16 * i, vreinterpretq_u8_s32(a.v[i]));
+}
 DECANT_VEC F f_bits(I a) { DECANT_QUARTERS(F, vreinterpretq_f32_s32(a.v[i])); }
 DECANT_VEC I i_from_u8(const void* p) {
   const uint8x16_t bytes = vld1q_u8(static_cast<const std::uint8_t*>(p));

@@ -93,6 +93,7 @@ DECANT_VEC I i_load(const void* p) {
   __builtin_memcpy(r.v, p, 64);
   return r;
 }
+DECANT_VEC void i_store(void* p, I a) { __builtin_memcpy(p, a.v, 64); }
 DECANT_VEC F f_bits(I a) { DECANT_LANES(F, std::bit_cast<float>(a.v[i])); }
 DECANT_VEC I i_from_u8(const void* p) { DECANT_LANES(I, static_cast<const std::uint8_t*>(p)[i]); }
 DECANT_VEC I i_from_i8(const void* p) { DECANT_LANES(I, static_cast<const std::int8_t*>(p)[i]); }
