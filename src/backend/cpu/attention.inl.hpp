@@ -32,9 +32,6 @@ template <class Kv>
 inline constexpr bool kWidened = false;
 template <>
 inline constexpr bool kWidened<KvInt8> = true;
-/// The bytes of an element in its page.
-template <class Kv>
-inline constexpr std::size_t kStoredBytes = kWidened<Kv> ? 1 : Kv::kBytes;
 
 /// int8 values [16][value_dim] to f32.
 DECANT_KERNEL void widen_values(const std::byte* codes, const std::byte* scales, int value_dim,
@@ -77,6 +74,19 @@ DECANT_VEC const std::byte* page_values_of(const AttendArgs& a, int page, [[mayb
   }
 }
 
+/// What is read after what is being read: the next pages of keys, after the last ones the first
+/// pages of values, after those the next split's keys.
+DECANT_VEC void prefetch_keys(const AttendArgs& a, int page) {
+  const std::byte* const at = a.kv->keys(a.block_table[page], a.slot, a.kv_head);
+  prefetch(at, at + kv_element_bytes(a.kv->key_type) *
+                        static_cast<std::size_t>(a.key_dim * kPageTokens));
+}
+DECANT_VEC void prefetch_values(const AttendArgs& a, int page) {
+  const std::byte* const at = a.kv->values(a.block_table[page], a.slot, a.kv_head);
+  prefetch(at, at + kv_element_bytes(a.kv->value_type) *
+                        static_cast<std::size_t>(a.value_dim * kPageTokens));
+}
+
 /// N queries that go through the pages together. One pointer for all of them: twelve would not stay
 /// in registers.
 template <int N>
@@ -87,23 +97,19 @@ struct QueryTile {
   int see_from[N], see_to[N];  // positions
 };
 
-/// One channel of the keys of P pages: acc[N][P] += q[N] k[P].
-template <int N, int P>
-DECANT_VEC void add_channel(const float* q, const F* k, F* acc) {
+/// One channel of the keys of a page: acc[N] += q[N] k, acc of a query `Stride` apart.
+template <int N, int Stride>
+DECANT_VEC void add_channel(const float* q, F k, F* acc) {
+  q = again(q);
   DECANT_UNROLL(16)
-  for (int i = 0; i < N; ++i) {
-    const F qi = f_set(q[i]);
-    DECANT_UNROLL(4)
-    for (int p = 0; p < P; ++p) acc[i * P + p] = f_fma(qi, k[p], acc[i * P + p]);
-  }
+  for (int i = 0; i < N; ++i) acc[i * Stride] = f_fma(f_set(q[i]), k, acc[i * Stride]);
 }
 /// The same of the four channels that lie together in int8 keys.
 template <int N, int P, int Byte>
 DECANT_VEC void add_channels_of_int8(const float* q, const I* four, const F* step, F* acc) {
-  F k[P];
   DECANT_UNROLL(4)
-  for (int p = 0; p < P; ++p) k[p] = f_mul(f_from_i(i_byte<Byte>(four[p])), step[p]);
-  add_channel<N, P>(q, k, acc);
+  for (int p = 0; p < P; ++p)
+    add_channel<N, P>(q, f_mul(f_from_i(i_byte<Byte>(four[p])), step[p]), acc + p);
   if constexpr (Byte < 3) add_channels_of_int8<N, P, Byte + 1>(q + N, four, step, acc);
 }
 
@@ -128,11 +134,9 @@ DECANT_KERNEL void page_scores(const std::byte* const* keys,
     }
   } else {
     for (int d = 0; d < key_dim; ++d, q += N) {
-      F k[P];
       DECANT_UNROLL(4)
       for (int p = 0; p < P; ++p)
-        k[p] = Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens);
-      add_channel<N, P>(q, k, acc);
+        add_channel<N, P>(q, Kv::load(keys[p], static_cast<std::size_t>(d) * kPageTokens), acc + p);
     }
   }
   DECANT_UNROLL(16)
@@ -153,10 +157,7 @@ DECANT_KERNEL void split_scores(const AttendArgs& a, const QueryTile<N>& tile, i
     for (int p = 0; p < kAtOnce; ++p) {
       keys[p] = a.kv->keys(a.block_table[page + p], a.slot, a.kv_head);
       scales[p] = a.kv->key_scales(a.block_table[page + p], a.slot, a.kv_head);
-      if (page + kAtOnce + p > last_page) continue;
-      const std::byte* const next =
-          a.kv->keys(a.block_table[page + kAtOnce + p], a.slot, a.kv_head);
-      prefetch(next, next + kStoredBytes<Kv> * static_cast<std::size_t>(a.key_dim * kPageTokens));
+      if (page + kAtOnce + p <= last_page) prefetch_keys(a, page + kAtOnce + p);
     }
     page_scores<Kv, N, kAtOnce>(keys, scales, a.key_dim, a.scale, tile.q, scores);
   }
@@ -218,8 +219,7 @@ DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, i
     for (int p = 0; p < n; ++p) {
       values[p] = page_values_of<Kv>(a, page + p, p);
       if (page + n + p > last_page) continue;
-      const std::byte* const next = a.kv->values(a.block_table[page + n + p], a.slot, a.kv_head);
-      prefetch(next, next + kStoredBytes<Kv> * static_cast<std::size_t>(value_dim * kPageTokens));
+      prefetch_values(a, page + n + p);
     }
     int from[N], to[N];
     for (int i = 0; i < N; ++i) {
@@ -334,6 +334,8 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
       case KvType::int8: split_scores<KvInt8, N>(a, tile, first_page, last_page); break;
       default: split_scores<KvF32, N>(a, tile, first_page, last_page);
     }
+    for (int page = first_page; page <= last_page && page < first_page + kCpuMaxPages; ++page)
+      prefetch_values(a, page);
     if (a.softcap != 0.0f)
       soft_cap(tile.scores, (last_page - first_page + 1) * N * kPageTokens, a.softcap);
     float max[N], sum[N];
@@ -352,6 +354,8 @@ DECANT_KERNEL void attend_tile(const AttendArgs& a, int first) {
       case KvType::int8: split_values<KvInt8, N>(a, tile, first_page, last_page); break;
       default: split_values<KvF32, N>(a, tile, first_page, last_page);
     }
+    if (split + 1 < a.first_split + a.n_splits && to < highest_seen)
+      prefetch_keys(a, last_page + 1);
     for (int i = 0; i < N; ++i)
       merge(a.max + first + i, a.sum + first + i,
             a.output + static_cast<std::size_t>(first + i) * static_cast<std::size_t>(a.value_dim),

@@ -22,6 +22,14 @@ DECANT_VEC F f_set(float a) {
   const __m256 v = _mm256_set1_ps(a);
   return {v, v};
 }
+/// Numbers are broadcast again for each vector that they meet: kept in registers, they would drive
+/// sums out of them.
+DECANT_VEC const float* again(const float* p) {
+#if defined(__GNUC__) || defined(__clang__)
+  asm volatile("" : "+r"(p));
+#endif
+  return p;
+}
 DECANT_VEC F f_add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 DECANT_VEC F f_sub(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 DECANT_VEC F f_mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
