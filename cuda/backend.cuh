@@ -22,7 +22,7 @@ namespace decant::detail::DECANT_CUDA_SPACE {
 inline constexpr int kLogitsRows = 64;     // that are computed together
 inline constexpr int kAttendParts = 4096;  // rows x splits that are attended together, or more
 inline constexpr int kMaxHistory = 4096;   // tokens that a row's penalties look at
-inline constexpr std::size_t kUploadPiece = 4 << 20;  // bytes of a matrix between two reports
+inline constexpr std::uint64_t kPiece = 8 << 20;  // bytes of weights that are copied together
 
 /// Rows of a graph.
 inline constexpr int kBuckets[] = {1, 2, 4, 8, 16, 24, 32, 48, kLogitsRows};
@@ -37,7 +37,7 @@ constexpr int bucket_of(int n_rows) {
 
 constexpr int filled(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public WeightStore {
  public:
   CudaBackend(const ModelSpec& spec, const BackendLimits& limits, const CudaOptions& options)
       : spec_(spec), limits_(limits), options_(options) {}
@@ -45,6 +45,11 @@ class CudaBackend final : public Backend {
   Status create(const ModelWeights& weights);
 
   std::uint64_t memory_bytes() const override { return memory_bytes_; }
+  WeightStore* weight_store() override { return this; }
+  Result<std::byte*> take_matrix(std::uint64_t bytes) override;
+  std::span<std::byte> piece() override { return pieces_[0]; }
+  Status write(std::byte* to, std::size_t bytes) override;
+  Status bind(const ModelWeights& weights) override;
   Result<std::byte*> take_pages(std::uint64_t bytes) override;
   void begin(const Batch& batch) override;
   std::size_t count(Operation op, int) const override {
@@ -77,9 +82,11 @@ class CudaBackend final : public Backend {
   Status check(const ModelWeights& weights) const;
   Status take_rows(const ModelWeights& weights);
   void lay_out(int rows);
-  Status bind(const ModelWeights& weights);
-  void upload(std::byte* to, const std::byte* from, std::size_t bytes);
-  DeviceWeight upload(const Weight& weight);
+  std::byte* needed(std::byte* memory) {
+    lacks_memory_ = lacks_memory_ || memory == nullptr;
+    return memory;
+  }
+  Status check_memory();
   const float* upload(const Vector& vector);
   const float* upload_bias(const Vector& bias, const Weight& weight);
   template <class T>
@@ -127,9 +134,9 @@ class CudaBackend final : public Backend {
   const CudaOptions options_;
   Graph graphs_[kBucketCount][kSplitPowers];
   Device device_;  // waits for the graphs before they go
-  bool lacks_memory_ = false, cancelled_ = false;
+  bool lacks_memory_ = false;
   std::uint64_t memory_bytes_ = 0;
-  std::uint64_t matrix_bytes_ = 0, uploaded_bytes_ = 0;
+  std::span<std::byte> pieces_[2];  // pinned: one is packed, one copied; of a load
   std::vector<Layer> layers_;
   DeviceWeight embedding_;
   MultiplyArgs head_;
@@ -569,44 +576,46 @@ T* CudaBackend::take(std::size_t n, bool pinned) {
   const std::size_t bytes = std::max<std::size_t>(n, 1) * sizeof(T);
   memory_bytes_ += bytes;
   if (limits_.measure) return nullptr;
-  std::byte* const memory = pinned ? device_.take_pinned(bytes) : device_.take(bytes);
-  lacks_memory_ = lacks_memory_ || memory == nullptr;
-  return reinterpret_cast<T*>(memory);
+  return reinterpret_cast<T*>(needed(pinned ? device_.take_pinned(bytes) : device_.take(bytes)));
 }
 
-inline void CudaBackend::upload(std::byte* to, const std::byte* from, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes && !cancelled_; at += kUploadPiece) {
-    const std::size_t n = std::min(kUploadPiece, bytes - at);
-    device_.copy_in(to + at, from + at, n);
-    uploaded_bytes_ += n;
-    const double part = static_cast<double>(uploaded_bytes_) / static_cast<double>(matrix_bytes_);
-    // 1 is kept for the end of the whole load.
-    cancelled_ =
-        options_.progress != nullptr &&
-        !options_.progress(options_.progress_user, std::min(static_cast<float>(part), 0.999f));
-  }
+inline Status CudaBackend::check_memory() {
+  if (!lacks_memory_) return {};
+  DECANT_TRY(device_.finish());
+  return make_error(ErrorCode::out_of_memory,
+                    "the device has not enough memory for the model; it needs {} bytes for rows "
+                    "on top of the weights; lower ModelOptions::chunk or context, or take a "
+                    "smaller model",
+                    memory_bytes_);
 }
-/// Matrices and vectors are counted where they were loaded.
-inline DeviceWeight CudaBackend::upload(const Weight& weight) {
+
+inline Result<std::byte*> CudaBackend::take_matrix(std::uint64_t bytes) {
+  const CurrentDevice current = device_.use();
+  std::byte* const memory = needed(device_.take(static_cast<std::size_t>(bytes)));
+  DECANT_TRY(check_memory());
+  return memory;
+}
+inline Status CudaBackend::write(std::byte* to, std::size_t bytes) {
+  const CurrentDevice current = device_.use();
+  DECANT_TRY(device_.finish());  // with the piece before
+  device_.copy_in_late(to, pieces_[0].data(), bytes);
+  std::swap(pieces_[0], pieces_[1]);
+  return {};
+}
+
+inline DeviceWeight device_weight(const Weight& weight) {
   DeviceWeight to;
-  if (weight.rows == 0) return to;
+  to.data = weight.data;
   to.group_bytes = weight.group_bytes;
   to.n_groups = weight.n_groups();
   to.n_tiles = filled(weight.cols, kTileColumns) / kTileColumns;
   to.form = weight_form(weight.type);
-  if (limits_.measure) return to;
-  const auto bytes =
-      static_cast<std::size_t>(to.group_bytes) * static_cast<std::size_t>(to.n_groups);
-  std::byte* const memory = device_.take(bytes);
-  lacks_memory_ = lacks_memory_ || memory == nullptr;
-  if (memory != nullptr) upload(memory, weight.data, bytes);
-  to.data = memory;
   return to;
 }
+/// Vectors are counted where they were loaded.
 inline const float* CudaBackend::upload(const Vector& vector) {
-  if (vector.empty() || limits_.measure) return nullptr;
-  std::byte* const memory = device_.take(vector.size() * sizeof(float));
-  lacks_memory_ = lacks_memory_ || memory == nullptr;
+  if (vector.empty()) return nullptr;
+  std::byte* const memory = needed(device_.take(vector.size() * sizeof(float)));
   if (memory != nullptr) device_.copy_in(memory, vector.data(), vector.size() * sizeof(float));
   return reinterpret_cast<const float*>(memory);
 }
@@ -623,16 +632,21 @@ inline const float* CudaBackend::upload_bias(const Vector& bias, const Weight& w
 inline Status CudaBackend::create(const ModelWeights& weights) {
   DECANT_TRY(check(weights));
   if (limits_.measure) return take_rows(weights);
-  const auto add = [&](const Weight& w) {
-    if (w.rows != 0) matrix_bytes_ += static_cast<std::uint64_t>(w.n_groups()) * w.group_bytes;
-  };
-  for (const LayerWeights& l : weights.layers)
-    for (const Weight* w : l.matrices()) add(*w);
-  add(weights.embedding);
-  if (weights.head.data != weights.embedding.data) add(weights.head);
   DECANT_TRY(device_.open(options_.device, options_.stream));
   const CurrentDevice current = device_.use();
   device_.overlap_as(embed_rows);
+  std::uint64_t bytes = 0;  // of a piece: at least a group, at most a matrix
+  const auto fit = [&](const Weight& w) {
+    const std::uint64_t all = static_cast<std::uint64_t>(w.n_groups()) * w.group_bytes;
+    bytes = std::max({bytes, w.group_bytes, std::min(all, kPiece)});
+  };
+  fit(weights.embedding);
+  fit(weights.head);
+  for (const LayerWeights& l : weights.layers)
+    for (const Weight* w : l.matrices()) fit(*w);
+  for (auto& piece : pieces_)
+    piece = {needed(device_.take_pinned(static_cast<std::size_t>(bytes))),
+             static_cast<std::size_t>(bytes)};
   return take_rows(weights);
 }
 
@@ -686,7 +700,7 @@ inline Status CudaBackend::take_rows(const ModelWeights& weights) {
     if (to != nullptr) device_.copy_in(to, turns.data(), turns.size() * sizeof(double));
     ropes_[i].turns = to;
   }
-  return bind(weights);
+  return check_memory();
 }
 
 /// The inputs of a pass of so many rows: no more than it needs is copied, and the same places for
@@ -699,12 +713,13 @@ inline void CudaBackend::lay_out(int rows) {
   tables_ = logits_rows_ + rows;
 }
 
-/// The weights to the device, and each to the rows that it reads and writes.
+/// The vectors to the device, and each weight to the rows that it reads and writes.
 inline Status CudaBackend::bind(const ModelWeights& weights) {
+  const CurrentDevice current = device_.use();
   const Activations normed = {normed_, 0, normed_width_};
   const auto writes_output = [&](const Weight& weight, const Vector& bias, const Activations& x) {
     MultiplyArgs args;
-    args.weight[0] = upload(weight);
+    args.weight[0] = device_weight(weight);
     args.bias[0] = upload_bias(bias, weight);
     args.x = x;
     args.out = output_;
@@ -723,7 +738,7 @@ inline Status CudaBackend::bind(const ModelWeights& weights) {
     const Weight* const qkv[] = {&w.q, &w.k, &w.v};
     const Vector* const biases[] = {&w.q_bias, &w.k_bias, &w.v_bias};
     for (int k = 0; k < 3; ++k) {
-      l.qkv.weight[k] = upload(*qkv[k]);
+      l.qkv.weight[k] = device_weight(*qkv[k]);
       l.qkv.bias[k] = upload_bias(*biases[k], *qkv[k]);
     }
     l.qkv.x = normed;
@@ -731,8 +746,8 @@ inline Status CudaBackend::bind(const ModelWeights& weights) {
     l.qkv.out_stride = qkv_width_;
     l.attention_output =
         writes_output(w.attention_output, w.attention_output_bias, {attended_, 0, attended_width_});
-    l.gate_up.gate = upload(w.gate);
-    l.gate_up.up = upload(w.up);
+    l.gate_up.gate = device_weight(w.gate);
+    l.gate_up.up = device_weight(w.up);
     l.gate_up.gate_bias = upload_bias(w.gate_bias, w.gate);
     l.gate_up.up_bias = upload_bias(w.up_bias, w.up);
     l.gate_up.activation = spec_.layers[i].activation;
@@ -743,22 +758,16 @@ inline Status CudaBackend::bind(const ModelWeights& weights) {
     layers_.push_back(l);
   }
   final_norm_ = upload(weights.final_norm);
-  embedding_ = upload(weights.embedding);
-  const bool tied = weights.head.data == weights.embedding.data;
-  head_.weight[0] = tied ? embedding_ : upload(weights.head);
+  embedding_ = device_weight(weights.embedding);
+  head_.weight[0] = device_weight(weights.head);
   head_.x = normed;
   head_.softcap = static_cast<float>(spec_.logit_softcap);
   head_.out = logits_;
   head_.out_stride = filled(spec_.n_vocab, kRowGroup);
-  if (cancelled_)
-    return make_error(ErrorCode::callback_failed, "the progress callback cancelled the load");
-  if (lacks_memory_)
-    return make_error(ErrorCode::out_of_memory,
-                      "the device has not enough memory for the model; it needs {} bytes for rows "
-                      "on top of the weights; lower ModelOptions::chunk or context, or take a "
-                      "smaller model",
-                      memory_bytes_);
-  return limits_.measure ? Status() : device_.finish();
+  DECANT_TRY(check_memory());
+  DECANT_TRY(device_.finish());
+  for (const auto piece : pieces_) device_.free_pinned(piece.data());
+  return {};
 }
 
 inline Result<std::unique_ptr<Backend>> make_backend(const ModelSpec& spec,

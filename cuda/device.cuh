@@ -352,9 +352,18 @@ class Device {
     pinned_.push_back(memory);
     return static_cast<std::byte*>(memory);
   }
+  /// No copy from it may be under way.
+  void free_pinned(std::byte* memory) {
+    static_cast<void>(cudaFreeHost(memory));
+    std::erase(pinned_, memory);
+  }
   /// The source may change after `finish`, one that is not pinned at once.
   void copy_in(void* device, const void* host, std::size_t bytes) {
     copy(device, host, bytes, cudaMemcpyHostToDevice);
+  }
+  /// From pinned memory, perhaps as late as in `finish`: nothing before that may need it.
+  void copy_in_late(void* device, const void* host, std::size_t bytes) {
+    copy_in(device, host, bytes);
   }
   /// The target is filled after `finish`.
   void copy_out(void* host, const void* device, std::size_t bytes) {
@@ -633,8 +642,14 @@ class Device {
     return reinterpret_cast<std::byte*>(taken_.back().data());
   }
   std::byte* take_pinned(std::size_t bytes) { return take(bytes); }
+  void free_pinned(std::byte* memory) {
+    std::erase_if(taken_, [&](auto& taken) { return static_cast<void*>(taken.data()) == memory; });
+  }
   void copy_in(void* device, const void* host, std::size_t bytes) {
     std::memcpy(device, host, bytes);
+  }
+  void copy_in_late(void* device, const void* host, std::size_t bytes) {
+    late_.push_back([=] { std::memcpy(device, host, bytes); });
   }
   void copy_out(void* host, const void* device, std::size_t bytes) {
     std::memcpy(host, device, bytes);
@@ -651,6 +666,8 @@ class Device {
     for (const auto& launch : graph.recorded) launch();
   }
   Status finish() {
+    for (const auto& copy : late_) copy();
+    late_.clear();
     if (executor_->error().empty()) return {};
     return make_error(ErrorCode::device_lost, "the executor stopped: {}", executor_->error());
   }
@@ -661,6 +678,7 @@ class Device {
   std::unique_ptr<Executor> executor_;
   int n_takes_left_ = -1;  // -1: as many as there are
   std::vector<std::vector<Bytes16> > taken_;
+  std::vector<std::function<void()> > late_;
 };
 
 #endif

@@ -12,21 +12,16 @@ namespace detail {
 
 static constexpr std::size_t kDefaultContext = 4096, kMaxContext = std::size_t{1} << 24;
 static constexpr int kMaxThreads = 64;
-// Of a load: weights are read and packed, then copied to a GPU, which is faster.
-static constexpr float kReadPart = 0.75f;
 
 /// The host's callbacks; what they throw stays here.
 struct LoadCallbacks {
   const ModelOptions& options;
-  float begin = 0.0f, end = 1.0f;  // of the whole load: what reports its progress now
 
   static bool progress(void* self, float fraction) {
-    const LoadCallbacks& callbacks = *static_cast<LoadCallbacks*>(self);
-    const ModelOptions& o = callbacks.options;
+    const ModelOptions& o = static_cast<LoadCallbacks*>(self)->options;
     if (o.progress == nullptr) return true;
     try {
-      return o.progress(o.progress_user,
-                        callbacks.begin + (callbacks.end - callbacks.begin) * fraction);
+      return o.progress(o.progress_user, fraction);
     } catch (...) {
       return false;
     }
@@ -303,15 +298,8 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   DECANT_ASSIGN(EngineSetup setup, set_up_engine(*file, options, callbacks, info));
   auto pool = options.executor != nullptr ? std::make_unique<ThreadPool>(*options.executor)
                                           : std::make_unique<ThreadPool>(own_threads(options));
-  setup.weights.pool = pool.get();
   setup.weights.progress = LoadCallbacks::progress;
   setup.weights.progress_user = &callbacks;
-  if (setup.engine.cuda) callbacks.end = kReadPart;
-  DECANT_ASSIGN(LoadedWeights weights, LoadedWeights::load(*file, setup.spec, setup.weights));
-  info.parameters = weights.parameters();
-  info.layer_weight_bytes = static_cast<std::size_t>(weights.layer_bytes());
-  info.head_weight_bytes = static_cast<std::size_t>(weights.head_bytes());
-  info.layer_parameters = weights.layer_elements();
   DECANT_ASSIGN(Hash128 fingerprint, model_fingerprint(*file));
   // These round differently: their pages are not exchanged.
   const std::uint64_t rounding = options.backend == decant::Backend::reference ? 1
@@ -323,23 +311,21 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   const KvConfig& kv = setup.engine.kv;
   setup.engine.kv.salt = hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),
                                    static_cast<std::uint64_t>(kv.values));
-  if (setup.engine.cuda) {
-    callbacks.begin = kReadPart;
-    callbacks.end = 1.0f;
-    setup.engine.cuda_options.progress = LoadCallbacks::progress;
-    setup.engine.cuda_options.progress_user = &callbacks;
-  }
-  if (!options.mapped) file = nullptr;
   const int n_workers = pool->n_workers();
-  DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, std::move(weights),
+  DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, setup.weights,
                                              std::move(pool), setup.engine));
+  const LoadedWeights& weights = state.engine->weights();
+  info.parameters = weights.parameters();
+  info.layer_weight_bytes = static_cast<std::size_t>(weights.layer_bytes());
+  info.head_weight_bytes = static_cast<std::size_t>(weights.head_bytes());
+  info.layer_parameters = weights.layer_elements();
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
   state.snapshot_shape = {fingerprint, kv.keys, kv.values, {}};
   for (const KvView& view : state.engine->kv()->views())
     state.snapshot_shape.groups.push_back(
         {static_cast<std::uint64_t>(view.window), view.page_stride});
-  state.memory = memory_plan(state, setup, n_workers, state.engine->weights().memory_bytes(),
-                             state.engine->backend_bytes());
+  state.memory =
+      memory_plan(state, setup, n_workers, weights.memory_bytes(), state.engine->backend_bytes());
   return {};
 }
 

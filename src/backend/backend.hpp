@@ -72,7 +72,7 @@ struct Packing {
 /// groups of 16 rows (backend/cpu/pack.hpp, backend/cuda/pack.hpp), segment by segment (a head),
 /// each segment filled up with zero rows.
 struct Weight {
-  const std::byte* data = nullptr;  // null: the model has none
+  const std::byte* data = nullptr;  // where the backend reads it; null: the model has none
   TensorType type{};
   int rows = 0, cols = 0;
   std::uint64_t row_bytes = 0;    // as in the file
@@ -139,6 +139,22 @@ struct Batch {
   std::span<const KvView> kv;                             // [kv group]
 };
 
+/// Memory of a backend's own for packed matrices. A piece is copied there while the next one is
+/// packed.
+class WeightStore {
+ public:
+  virtual ~WeightStore() = default;
+  /// For a matrix, as long as the backend lives. Errors: out_of_memory, device_lost.
+  virtual Result<std::byte*> take_matrix(std::uint64_t bytes) = 0;
+  /// Where to pack the next piece: a group has room.
+  virtual std::span<std::byte> piece() = 0;
+  /// Begins to copy so much of the piece to its place. Errors: device_lost.
+  virtual Status write(std::byte* to, std::size_t bytes) = 0;
+  /// Once, behind the last piece: copies the vectors, and waits until all is there. Errors: as
+  /// take_matrix.
+  virtual Status bind(const ModelWeights& weights) = 0;
+};
+
 struct BackendLimits {
   int max_rows = 1;       // of a pass
   int max_positions = 1;  // of a sequence
@@ -157,6 +173,8 @@ class Backend : public PageAccess {
  public:
   /// What it took when it was made, or would have taken.
   virtual std::uint64_t memory_bytes() const = 0;
+  /// Null: it reads weights where they are.
+  virtual WeightStore* weight_store() { return nullptr; }
   /// Where pages lie that this backend reads: zeroed memory, taken once, which lives as long as the
   /// backend; null: in the cache's own. Errors: out_of_memory.
   virtual Result<std::byte*> take_pages(std::uint64_t /*bytes*/) {

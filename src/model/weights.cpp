@@ -29,7 +29,7 @@ class WeightLoader {
     Weight* weight;  // null: a vector
     Vector* vector;
   };
-  std::uint64_t bytes_in_arena(const Wanted& wanted) const;
+  std::uint64_t bytes_in_memory(const Wanted& wanted) const;
   Status report(std::uint64_t done) const;
   Status read_as_it_is(const Wanted& wanted, std::byte* to) const;
   Status read_packed(const Wanted& wanted, std::byte* to);
@@ -88,7 +88,7 @@ Status WeightLoader::vector(const std::string& name, int n, bool required, Vecto
 }
 
 /// 0 for vectors and for what is used in place.
-std::uint64_t WeightLoader::bytes_in_arena(const Wanted& wanted) const {
+std::uint64_t WeightLoader::bytes_in_memory(const Wanted& wanted) const {
   if (wanted.weight == nullptr) return 0;
   if (options_.packing != nullptr)
     return static_cast<std::uint64_t>(wanted.weight->n_groups()) * wanted.weight->group_bytes;
@@ -122,20 +122,24 @@ Status WeightLoader::read_as_it_is(const Wanted& wanted, std::byte* to) const {
 
 Status WeightLoader::read_packed(const Wanted& wanted, std::byte* to) {
   const Weight& w = *wanted.weight;
-  const int step = static_cast<int>(std::clamp<std::uint64_t>(
-      kWeightPiece / (w.row_bytes * kRowGroup), 1, static_cast<std::uint64_t>(w.n_groups())));
+  WeightStore* const store = options_.store;
+  const std::uint64_t room = store != nullptr ? store->piece().size() / w.group_bytes : UINT64_MAX;
+  const int step = static_cast<int>(
+      std::clamp<std::uint64_t>(std::min(kWeightPiece / (w.row_bytes * kRowGroup), room), 1,
+                                static_cast<std::uint64_t>(w.n_groups())));
   for (int group = 0; group < w.n_groups(); group += step) {
     const int n = std::min(step, w.n_groups() - group), row = w.first_row(group);
     const std::uint64_t from = static_cast<std::uint64_t>(row) * w.row_bytes;
     staging_.resize(static_cast<std::size_t>(
         static_cast<std::uint64_t>(w.end_row(group + n - 1) - row) * w.row_bytes));
     DECANT_TRY(file_.read(*wanted.tensor, from, staging_));
+    std::byte* const piece = store != nullptr ? store->piece().data() : to;
     const auto pack = [&](int i) noexcept {
       const int g = group + i, begin = w.first_row(g);
       options_.packing->pack_group(
           w.type, staging_.data() + static_cast<std::uint64_t>(begin - row) * w.row_bytes,
           w.row_bytes, w.end_row(g) - begin, w.cols,
-          to + static_cast<std::uint64_t>(g) * w.group_bytes);
+          piece + static_cast<std::uint64_t>(i) * w.group_bytes);
     };
     options_.pool->run(
         static_cast<std::size_t>(n),
@@ -143,6 +147,9 @@ Status WeightLoader::read_packed(const Wanted& wanted, std::byte* to) {
           (*static_cast<decltype(pack)*>(f))(static_cast<int>(i));
         },
         const_cast<void*>(static_cast<const void*>(&pack)));
+    const std::uint64_t bytes = static_cast<std::uint64_t>(n) * w.group_bytes;
+    if (store != nullptr) DECANT_TRY(store->write(to, static_cast<std::size_t>(bytes)));
+    to += bytes;
     DECANT_TRY(report(done_ + from));
   }
   return {};
@@ -153,7 +160,7 @@ Status WeightLoader::read_all(LoadedWeights& into) {
   for (const Wanted& w : wanted_) {
     into.parameters_ += w.tensor->elements();
     all_bytes_ += w.tensor->bytes;
-    const auto rounded = checked_round_up(bytes_in_arena(w), kWeightAlignment);
+    const auto rounded = checked_round_up(bytes_in_memory(w), kWeightAlignment);
     const auto sum = rounded ? checked_add(arena_bytes, *rounded) : std::nullopt;
     if (!sum || *sum > SIZE_MAX)
       return make_error(ErrorCode::out_of_memory, "{}: the weights do not fit the address space",
@@ -163,9 +170,11 @@ Status WeightLoader::read_all(LoadedWeights& into) {
   }
   into.memory_bytes_ += arena_bytes;
   if (options_.measure) return {};
-  DECANT_ASSIGN(into.arena_, PageMemory::reserve(static_cast<std::size_t>(arena_bytes)));
+  WeightStore* const store = options_.store;
+  DECANT_ASSIGN(into.arena_,
+                PageMemory::reserve(static_cast<std::size_t>(store != nullptr ? 0 : arena_bytes)));
 
-  std::byte* to = into.arena_.data();
+  std::byte* next = into.arena_.data();
   DECANT_TRY(report(0));
   for (const Wanted& w : wanted_) {
     if (w.weight == nullptr) {
@@ -173,13 +182,14 @@ Status WeightLoader::read_all(LoadedWeights& into) {
       DECANT_TRY(file_.read(*w.tensor, bytes));
       w.vector->resize(static_cast<std::size_t>(w.tensor->elements()));
       dequantise(w.tensor->type, bytes.data(), w.vector->size(), w.vector->data());
-    } else if (const std::uint64_t bytes = bytes_in_arena(w)) {
+    } else if (const std::uint64_t bytes = bytes_in_memory(w)) {
+      DECANT_ASSIGN(std::byte* const to, store != nullptr ? store->take_matrix(bytes) : next);
+      if (store == nullptr) next += *checked_round_up(bytes, kWeightAlignment);
       if (options_.packing != nullptr)
         DECANT_TRY(read_packed(w, to));
       else
         DECANT_TRY(read_as_it_is(w, to));
       w.weight->data = to;
-      to += *checked_round_up(bytes, kWeightAlignment);
     } else {
       w.weight->data = file_.mapped_data(*w.tensor);
     }
@@ -242,6 +252,7 @@ Result<LoadedWeights> LoadedWeights::load(const Gguf& file, const ModelSpec& spe
   }
   DECANT_TRY(load.read_all(loaded));
   if (w.head.rows == 0) w.head = w.embedding;  // tied
+  if (options.store != nullptr && !options.measure) DECANT_TRY(options.store->bind(w));
   return loaded;
 }
 

@@ -1,6 +1,6 @@
 // The weights of a model in memory: one arena with the tensors as the file stores them or packed
-// for the CPU kernels, or the mapped file itself. Names, types and shapes are checked before
-// anything is read.
+// for the CPU kernels, the backend's own memory, or the mapped file itself. Names, types and shapes
+// are checked before anything is read.
 #pragma once
 
 #include "backend/backend.hpp"
@@ -12,7 +12,8 @@ namespace decant::detail {
 
 struct WeightOptions {
   const Packing* packing = nullptr;  // by the threads of `pool`; null: as the file has them
-  bool mapped = false;  // not packed: point into the file, which must then outlive the weights
+  WeightStore* store = nullptr;      // of packed matrices; null: the arena
+  bool mapped = false;   // not packed: point into the file, which must then outlive the weights
   bool measure = false;  // read nothing, only say what it would take
   ThreadPool* pool = nullptr;
   bool (*progress)(void* user, float fraction) = nullptr;  // false gives up
@@ -22,15 +23,13 @@ struct WeightOptions {
 class LoadedWeights {
  public:
   /// Errors: invalid_file (a missing tensor, a wrong shape: by name), unsupported (a type),
-  /// out_of_memory, io, callback_failed.
+  /// out_of_memory, io, callback_failed, device_lost.
   static Result<LoadedWeights> load(const Gguf& file, const ModelSpec& spec,
                                     const WeightOptions& options);
 
   const ModelWeights& weights() const { return weights_; }
   std::uint64_t parameters() const { return parameters_; }
-  /// The matrices were copied to where they are used: what they take here is given back.
-  void release_matrices() noexcept { arena_ = {}; }
-  /// What all of it takes in memory.
+  /// What all of it takes in memory, the backend's own included.
   std::uint64_t memory_bytes() const { return memory_bytes_; }
   /// The matrices of all layers as they lie in memory, and their elements.
   std::uint64_t layer_bytes() const;

@@ -46,22 +46,27 @@ int Engine::n_samplers(int n_workers, const EngineOptions& options) {
 }
 
 Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file, ModelSpec spec,
-                                               LoadedWeights weights,
+                                               WeightOptions weights,
                                                std::unique_ptr<ThreadPool> pool,
                                                const EngineOptions& options) {
   const std::shared_ptr<Engine> engine(new Engine(options));
-  engine->file_ = std::move(file);
   engine->spec_ = std::move(spec);
-  engine->weights_ = std::move(weights);
+  engine->pool_ = std::move(pool);
   engine->max_rows_ = static_cast<std::size_t>(options.chunk);
-  DECANT_ASSIGN(engine->backend_,
-                engine_backend(engine->spec_, engine->weights_, pool->n_workers(), options, false));
-  if (options.cuda) engine->weights_.release_matrices();
+  // Shapes are enough to make the backend, which keeps the weights or knows where they will be.
+  weights.measure = true;
+  DECANT_ASSIGN(engine->weights_, LoadedWeights::load(*file, engine->spec_, weights));
+  DECANT_ASSIGN(engine->backend_, engine_backend(engine->spec_, engine->weights_,
+                                                 engine->pool_->n_workers(), options, false));
+  weights.measure = false;
+  weights.pool = engine->pool_.get();
+  weights.store = engine->backend_->weight_store();
+  DECANT_ASSIGN(engine->weights_, LoadedWeights::load(*file, engine->spec_, weights));
+  if (weights.mapped) engine->file_ = std::move(file);
   KvConfig kv = options.kv;
   DECANT_ASSIGN(const std::uint64_t kv_bytes, KvCache::pool_bytes(engine->spec_.kv_groups, kv));
   DECANT_ASSIGN(kv.memory, engine->backend_->take_pages(kv_bytes));
   DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, kv));
-  engine->pool_ = std::move(pool);
   engine->kv_->set_access(*engine->backend_);
   engine->overlaps_ = !options.manual && engine->backend_->runs_by_itself();
   if (options.profile) engine->profile_.enable();

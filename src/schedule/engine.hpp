@@ -48,10 +48,11 @@ class Engine {
   using Clock = ThreadPool::Clock;
   static constexpr Clock::time_point kNoDeadline = ThreadPool::kNoDeadline;
 
-  /// `file`: what mapped weights point into, or null. Errors: out_of_memory, unsupported (no
-  /// backend).
+  /// Loads the weights from `file`, which is kept if they are mapped; `weights.pool` becomes
+  /// `pool`. What the backend does not know is told before they are read. Errors: those of
+  /// LoadedWeights::load and of the backend.
   static Result<std::shared_ptr<Engine>> create(std::shared_ptr<const Gguf> file, ModelSpec spec,
-                                                LoadedWeights weights,
+                                                WeightOptions weights,
                                                 std::unique_ptr<ThreadPool> pool,
                                                 const EngineOptions& options);
   /// What the backend of such an engine would take. Errors: unsupported.

@@ -14,14 +14,12 @@ struct CudaOptions {
   int device = 0;        // which GPU
   void* stream =
       nullptr;  // a cudaStream_t of the host's, which outlives the backend; null: its own
-  // Of the copies of matrices, as they go on; false gives up. Not called later.
-  bool (*progress)(void* user, float fraction) = nullptr;
-  void* progress_user = nullptr;
 };
 
-/// `spec` must outlive the backend. Matrices are copied to the device; the vectors of `weights`
-/// too. All memory is taken here. Errors: unsupported (a build without it, or a model whose shapes
-/// the kernels do not know), device_unavailable, out_of_memory, device_lost, callback_failed.
+/// `spec` must outlive the backend. Of `weights` only shapes are read: their numbers come through
+/// its weight_store(), packed by kCudaPacking. All other memory is taken here. Errors: unsupported
+/// (a build without it, or a model whose shapes the kernels do not know), device_unavailable,
+/// out_of_memory, device_lost.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const ModelSpec& spec,
                                                    const ModelWeights& weights,
                                                    const BackendLimits& limits,
