@@ -58,7 +58,8 @@ Executor::~Executor() = default;
 
 // ----------------------------------------------------------------------------------- switching
 
-[[gnu::noinline]] void Executor::jump(Fiber& fiber) {
+/// Not for the address sanitizer, which would ask the system about stacks in front of each jump.
+[[gnu::noinline, gnu::no_sanitize_address]] void Executor::jump(Fiber& fiber) {
 #ifdef DECANT_FIBER_JUMPS
   if (fiber.started) __builtin_longjmp(fiber.place, 1);
 #endif

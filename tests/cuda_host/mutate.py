@@ -4,14 +4,16 @@
 The kernels are rewritten so that each barrier, each commit of and wait for asynchronous copies, and
 each condition can be taken away at run time, and built once with their tests (cmake's target
 decant_mutants, with the address sanitizer). Then each in turn is taken away, and the test cases that
-reach it run, the quickest first, until one fails, crashes or runs on and on. What no case notices
-survives; the exit status is 0 when every survivor is explained below and every explanation is needed.
+reach it run, first those that are quick or have noticed much, until one fails, crashes or runs on and
+on. What no case notices survives; the exit status is 0 when every survivor is explained below and
+every explanation is needed.
 
 What is taken away: sync_block, sync_warp, copy_commit, copy_wait; an `if`, or what stands before a
 `?`, becomes always and never true; a `while` never; one operand of && becomes true, of || false.
 """
 import argparse
 import concurrent.futures
+import itertools
 import os
 import pathlib
 import re
@@ -301,7 +303,7 @@ def main():
     parser.add_argument("-j", type=int, default=2)
     arguments = parser.parse_args()
     build = arguments.build.resolve()
-    mutants = write_mutants(build / "tests" / "mutants" / "cuda")
+    mutants = write_mutants(build / "tests" / "with_mutants" / "cuda")
     if arguments.write_only:
         return 0
     subprocess.run(["cmake", "--build", build, "-j", str(arguments.j), "--target", "decant_mutants"],
@@ -310,17 +312,23 @@ def main():
     usage = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
     cases = discover.names([program], "2" if "--list-test-names-only" in usage else "3", "~[real]~[.]")
     reached = reached_by(program, cases, arguments.j)
+    chosen = [m for m in mutants if arguments.only in m.name]
+    noticed = dict.fromkeys(cases, 0)
+    judged = itertools.count(1)
 
     def survives(m):
-        of_mine = sorted((seconds, case) for case, (seconds, which) in reached.items()
-                         if m.number in which)
-        for seconds, case in of_mine:
-            if not run(program, case, int(10 + 4 * seconds), DECANT_MUTANT=str(m.number))[0]:
-                return None
-        print("?", m.name, flush=True)
-        return "tests reach it, and none fails" if of_mine else "no test reaches it"
+        mine = [case for case in cases if m.number in reached[case][1]]
+        mine.sort(key=lambda case: reached[case][0] / (1 + noticed[case]))
+        why = "tests reach it, and none fails" if mine else "no test reaches it"
+        for case in mine:
+            if not run(program, case, int(4 + 3 * reached[case][0]), DECANT_MUTANT=str(m.number))[0]:
+                noticed[case] += 1
+                why = None
+                break
+        print(f"{next(judged)} of {len(chosen)}: {m.name}:", why or f"noticed by {case}",
+              file=sys.stderr)
+        return why
 
-    chosen = [m for m in mutants if arguments.only in m.name]
     with concurrent.futures.ThreadPoolExecutor(arguments.j) as pool:
         results = list(zip(chosen, pool.map(survives, chosen)))
     bad = 0
