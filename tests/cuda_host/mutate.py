@@ -70,6 +70,8 @@ EXPLAINED = {
     "sample.cuh: choose_token: thread_index() < c.n_listed -> true": UNUSED,
     "sample.cuh: choose_token: sync_block() -> nothing":
         "until the next barrier each thread reads what it divided itself",
+    "sample.cuh: choose_token: row.min_p > 0.0f -> true": "no weight is below 0",
+    "sample.cuh: choose_token: !m.weighs -> true (2)": "a share below 1 is less than all",
     "rows.cuh: weight_element: form.has_min -> true": UNUSED,
     "rows.cuh: weight_element: !form.has_min -> true": SIX_BITS,
     "rows.cuh: weight_element: form.has_min -> true (2)": UNUSED,
@@ -82,6 +84,12 @@ EXPLAINED = {
     "rows.cuh: place_int8: step > 0.0f -> true":
         "all numbers are zeros then, and zero times infinity becomes code 0 too",
     "sample.cuh: sample_rows: row.greedy -> false": "the same token, by way of all steps",
+    "sample.cuh: sample_rows: thread_index() == 0 -> true": SAME_VALUE,
+    "sample.cuh: sample_rows: thread_index() == 0 -> true (2)": SAME_VALUE,
+    "sample.cuh: sample_rows: !c.infinite -> true": "x is 0 then, whatever has occurred",
+    "sample.cuh: sample_rows: !penalises -> false": "what is then cleared is zero already",
+    "sample.cuh: sample_rows: sync_block() -> nothing (2)":
+        "what reads them is a sum or a search, and these end with a barrier",
 }
 
 HEADER = """// Which mutant runs, and which were reached.

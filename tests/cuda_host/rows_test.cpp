@@ -127,9 +127,12 @@ TEST_CASE("cuda rows: heads are normed, turned and put into pages") {
       const KvGroupSpec group{{0, 1}, 0, n_kv_heads, c.key_dim, c.value_dim};
       const auto cache = KvCache::create(std::span(&group, 1), c.keys, c.values, 64).value();
       const KvView view = cache->views()[0];
-      const std::vector<DeviceRow> rows = {{0, 17, 0, 2, 0}, {0, 18, 0, 2, 0}, {0, 3, 4, 1, 0}};
+      // The last row only fills up: its keys and values go nowhere.
+      const std::vector<DeviceRow> rows = {
+          {0, 17, 0, 2, 0}, {0, 18, 0, 2, 0}, {0, 3, 4, 1, 0}, {0, -1, 0, 0, 0}};
       // Two groups of tables: [sequence][group][page]; this is group 1.
-      const std::vector<std::int32_t> tables = {-1, -1, 3, 1, -1, 2};
+      const std::vector<std::int32_t> tables = {0, -1, 3, 1, -1, 2};
+      const std::vector<std::byte> page_0(view.pages, view.pages + view.page_stride);
       const int width = (n_heads + n_kv_heads) * c.key_dim + n_kv_heads * c.value_dim;
       const auto qkv = random_floats(rows.size() * usize(width), 5);
       const auto q_norm = random_floats(usize(c.key_dim), 6),
@@ -160,8 +163,9 @@ TEST_CASE("cuda rows: heads are normed, turned and put into pages") {
       a.kv_group = 1;
       a.kv_slot = 1;
       Launcher launcher(s);
-      launch(place_heads, {3, static_cast<unsigned>(n_heads + 2 * n_kv_heads), 1}, kWarp,
+      launch(place_heads, {4, static_cast<unsigned>(n_heads + 2 * n_kv_heads), 1}, kWarp,
              kPlaceSharedBytes, launcher.stream, a);
+      CHECK(std::equal(page_0.begin(), page_0.end(), view.pages));
 
       double worst = 0;
       for (std::size_t r = 0; r < rows.size(); ++r)
@@ -210,6 +214,7 @@ TEST_CASE("cuda rows: heads are normed, turned and put into pages") {
                       x[usize(i)], 1e-5);
             continue;
           }
+          if (rows[r].position < 0) continue;
           const int head = (h - n_heads) % n_kv_heads, slot = rows[r].position % kPageTokens;
           const std::int32_t page =
               tables[usize(rows[r].table + rows[r].n_pages + rows[r].position / kPageTokens)];

@@ -367,6 +367,10 @@ TEST_CASE("cuda sample: ties go to the lower id, in top_k, top_p and the best") 
 }
 
 TEST_CASE("cuda sample: cuts between a thread's own candidates, whichever it sees first") {
+  struct Kept {
+    std::int32_t top_k;
+    float top_p, min_p;
+  };
   // Thread t sees ids t and t + 512: lower and far away, or next to each other.
   const auto lower_half = [](int t, bool second) { return (second ? 1.0f : 0.9f) + 0x1p-13f * t; };
   const auto lower = [](int t, bool second) { return 0x1p-9f * t + (second ? 0x1p-10f : 0.0f); };
@@ -376,12 +380,19 @@ TEST_CASE("cuda sample: cuts between a thread's own candidates, whichever it see
     std::vector<float> logits;
     for (int i = 0; i < 1024; ++i) logits.push_back(x(i % 512, i >= 512));
     std::vector<Case> cases;
-    for (const int top_k : {0, 2, 3, 4, 5, 1000})
+    for (const Kept& kept : {Kept{0, 0.97f, 0},
+                             {0, 1, 0.86f},
+                             {2, 1, 0},
+                             {3, 1, 0},
+                             {4, 1, 0},
+                             {5, 1, 0},
+                             {1000, 1, 0}})
       for (int i = 0; i < 8; ++i) {
         Case c{Sampler(), logits};
         c.position = cases.size();
-        c.sampler.top_k = top_k;
-        if (top_k == 0) c.sampler.top_p = 0.97f;
+        c.sampler.top_k = kept.top_k;
+        c.sampler.top_p = kept.top_p;
+        c.sampler.min_p = kept.min_p;
         cases.push_back(c);
       }
     const std::vector<Token> chosen = choose(cases);
@@ -389,6 +400,32 @@ TEST_CASE("cuda sample: cuts between a thread's own candidates, whichever it see
       const Oracle oracle(cases[i]);
       CAPTURE(i, chosen[i], oracle.left.size());
       REQUIRE(oracle.margin > bound_of(logits.size()));
+      CHECK(oracle.allows(chosen[i], uniform(cases[i]), bound_of(logits.size())));
+      CHECK(chosen[i] == host_choice(cases[i]));
+    }
+  }
+}
+
+TEST_CASE("cuda sample: candidates next to each other, and one without a weight") {
+  // x becomes 1, the double below 1, and what is too low for any sum.
+  std::vector<float> logits(40, -kInfinity);
+  logits[7] = logits[9] = 1.0f;
+  logits[30] = -1000.0f;
+  std::vector<Case> cases;
+  for (const Sampler& sampler : samplers())
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      Case c{sampler, logits, {9}};
+      c.sampler.repetition_penalty = 1.0f;
+      c.sampler.frequency_penalty = 0.0f;
+      c.sampler.presence_penalty = 0x1p-53f;
+      c.position = i;
+      cases.push_back(c);
+    }
+  const std::vector<Token> chosen = choose(cases);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const Oracle oracle(cases[i]);
+    CAPTURE(i, chosen[i], oracle.left.size());
+    if (oracle.margin > bound_of(logits.size())) {
       CHECK(oracle.allows(chosen[i], uniform(cases[i]), bound_of(logits.size())));
       CHECK(chosen[i] == host_choice(cases[i]));
     }
