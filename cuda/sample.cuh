@@ -301,13 +301,13 @@ DECANT_DEVICE Token choose_token(Candidates& c, int* n_shared) {
         c.divided = true;
       }
       if (*step == SamplerStep::min_p && row.min_p > 0.0f) {
-        Cut cut;
-        cut.x = c.max;
+        double least = c.max;
         c.each([&](double x, int) {
-          if (x < cut.x && exp_d(x - c.max) >= static_cast<double>(row.min_p)) cut.x = x;
+          if (x < least && exp_d(x - c.max) >= static_cast<double>(row.min_p)) least = x;
         });
-        cut.x = block_min(cut.x);
-        apply_cut(c, cut, n_shared);
+        least = block_min(least);
+        // Else it drops nothing, and the cut before may keep only the first of equal ones.
+        if (least > (c.divided ? c.divided_cut : c.cut).x) apply_cut(c, {least, INT_MAX}, n_shared);
       }
       const bool top_k = *step == SamplerStep::top_k && row.top_k > 0;
       m.weighs = *step == SamplerStep::top_p && row.top_p < 1.0f;

@@ -364,6 +364,10 @@ TEST_CASE("cuda sample: ties go to the lower id, in top_k, top_p and the best") 
         std::vector<Token>{5, 6, 7, 8, 9, 15, 16, 17, 18, 19});
   // A token of logit 2 has e / (10 (1 + e)) = 0.0731 of all; 0.5 takes seven of them.
   CHECK(seen([](Sampler& s) { s.top_p = 0.5f; }) == seven);
+  // More than are listed: min_p, which keeps all, does not bring back what top_k dropped.
+  logits.assign(512, 2.0f);
+  logits.resize(1024, 1.0f);
+  CHECK(seen([](Sampler& s) { s.top_k = 700, s.min_p = 0.1f; }).back() < 700);
 }
 
 TEST_CASE("cuda sample: cuts between a thread's own candidates, whichever it sees first") {
@@ -407,7 +411,7 @@ TEST_CASE("cuda sample: cuts between a thread's own candidates, whichever it see
 }
 
 TEST_CASE("cuda sample: candidates next to each other, and one without a weight") {
-  // x becomes 1, the double below 1, and what is too low for any sum.
+  // x becomes 1, the double below 1, and in every other case what is too low for any sum.
   std::vector<float> logits(40, -kInfinity);
   logits[7] = logits[9] = 1.0f;
   logits[30] = -1000.0f;
@@ -419,6 +423,7 @@ TEST_CASE("cuda sample: candidates next to each other, and one without a weight"
       c.sampler.frequency_penalty = 0.0f;
       c.sampler.presence_penalty = 0x1p-53f;
       c.position = i;
+      if (i % 2 != 0) c.logits[30] = -kInfinity;
       cases.push_back(c);
     }
   const std::vector<Token> chosen = choose(cases);
