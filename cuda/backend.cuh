@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cuda/cuda.hpp"
 #include "backend/rope.hpp"
@@ -22,7 +23,8 @@ namespace decant::detail::DECANT_CUDA_SPACE {
 inline constexpr int kLogitsRows = 64;     // that are computed together
 inline constexpr int kAttendParts = 4096;  // rows x splits that are attended together, or more
 inline constexpr int kMaxHistory = 4096;   // tokens that a row's penalties look at
-inline constexpr std::uint64_t kPiece = 8 << 20;  // bytes of weights that are copied together
+inline constexpr std::uint64_t kPiece = 8 << 20;  // of weights copied together; twice what is
+                                                  // read of the file, as some types grow
 
 /// Rows of a graph.
 inline constexpr int kBuckets[] = {1, 2, 4, 8, 16, 24, 32, 48, kLogitsRows};
@@ -582,11 +584,12 @@ T* CudaBackend::take(std::size_t n, bool pinned) {
 inline Status CudaBackend::check_memory() {
   if (!lacks_memory_) return {};
   DECANT_TRY(device_.finish());
-  return make_error(ErrorCode::out_of_memory,
-                    "the device has not enough memory for the model; it needs {} bytes for rows "
-                    "on top of the weights; lower ModelOptions::chunk or context, or take a "
-                    "smaller model",
-                    memory_bytes_);
+  return make_error(
+      ErrorCode::out_of_memory,
+      "the device, or pinned memory of the host, is too small for the model; it needs "
+      "{} bytes for rows on top of the weights; lower ModelOptions::chunk or context, or take a "
+      "smaller model",
+      memory_bytes_);
 }
 
 inline Result<std::byte*> CudaBackend::take_matrix(std::uint64_t bytes) {
@@ -766,7 +769,7 @@ inline Status CudaBackend::bind(const ModelWeights& weights) {
   head_.out_stride = filled(spec_.n_vocab, kRowGroup);
   DECANT_TRY(check_memory());
   DECANT_TRY(device_.finish());
-  for (const auto piece : pieces_) device_.free_pinned(piece.data());
+  for (auto& piece : pieces_) device_.free_pinned(std::exchange(piece, {}).data());
   return {};
 }
 

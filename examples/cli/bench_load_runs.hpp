@@ -24,7 +24,7 @@ struct Arrival {
 /// long. `bimodal`: nine of ten as short as any, the tenth as long as any.
 enum class Lengths { even, skewed, bimodal };
 
-/// A Poisson process, prompts of even lengths and replies as `lengths` says, the same for each
+/// A Poisson process, prompts drawn evenly and replies as `lengths` says, the same for each
 /// seed.
 std::vector<Arrival> draw_arrivals(std::size_t n, std::uint64_t seed, Range prompt, Range generate,
                                    Lengths lengths);

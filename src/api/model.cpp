@@ -3,7 +3,6 @@
 #include "api/chat.hpp"
 #include "backend/cpu/pack.hpp"
 #include "model/architecture.hpp"
-#include "model/fingerprint.hpp"
 #include "text/pre_tokenizer.hpp"
 
 namespace decant {
@@ -300,17 +299,10 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
                                           : std::make_unique<ThreadPool>(own_threads(options));
   setup.weights.progress = LoadCallbacks::progress;
   setup.weights.progress_user = &callbacks;
-  DECANT_ASSIGN(Hash128 fingerprint, model_fingerprint(*file));
-  // These round differently: their pages are not exchanged.
-  const std::uint64_t rounding = options.backend == decant::Backend::reference ? 1
-                                 : options.backend == decant::Backend::cpu     ? 2
-                                 : options.backend == decant::Backend::cuda    ? 3
-                                                                               : 4;
-  fingerprint = hash_word(fingerprint, rounding);
-  fingerprint = hash_word(fingerprint, static_cast<std::uint64_t>(options.activations));
-  const KvConfig& kv = setup.engine.kv;
-  setup.engine.kv.salt = hash_word(hash_word(fingerprint, static_cast<std::uint64_t>(kv.keys)),
-                                   static_cast<std::uint64_t>(kv.values));
+  setup.engine.rounding = options.backend == decant::Backend::reference ? 1
+                          : options.backend == decant::Backend::cpu     ? 2
+                          : options.backend == decant::Backend::cuda    ? 3
+                                                                        : 4;
   const int n_workers = pool->n_workers();
   DECANT_ASSIGN(state.engine, Engine::create(std::move(file), setup.spec, setup.weights,
                                              std::move(pool), setup.engine));
@@ -320,7 +312,8 @@ static Status load_engine(std::shared_ptr<const Gguf> file, const ModelOptions& 
   info.head_weight_bytes = static_cast<std::size_t>(weights.head_bytes());
   info.layer_parameters = weights.layer_elements();
   info.kv_pool_bytes = state.engine->kv()->pool_bytes();
-  state.snapshot_shape = {fingerprint, kv.keys, kv.values, {}};
+  const KvConfig& kv = setup.engine.kv;
+  state.snapshot_shape = {state.engine->fingerprint(), kv.keys, kv.values, {}};
   for (const KvView& view : state.engine->kv()->views())
     state.snapshot_shape.groups.push_back(
         {static_cast<std::uint64_t>(view.window), view.page_stride});

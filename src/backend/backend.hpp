@@ -72,7 +72,7 @@ struct Packing {
 /// groups of 16 rows (backend/cpu/pack.hpp, backend/cuda/pack.hpp), segment by segment (a head),
 /// each segment filled up with zero rows.
 struct Weight {
-  const std::byte* data = nullptr;  // where the backend reads it; null: the model has none
+  const std::byte* data = nullptr;  // where the backend reads it; null: none, or not read yet
   TensorType type{};
   int rows = 0, cols = 0;
   std::uint64_t row_bytes = 0;    // as in the file
@@ -150,8 +150,8 @@ class WeightStore {
   virtual std::span<std::byte> piece() = 0;
   /// Begins to copy so much of the piece to its place. Errors: device_lost.
   virtual Status write(std::byte* to, std::size_t bytes) = 0;
-  /// Once, behind the last piece: copies the vectors, and waits until all is there. Errors: as
-  /// take_matrix.
+  /// Once, behind the last piece, after which there are none: copies the vectors, and waits until
+  /// all is there. Errors: as take_matrix.
   virtual Status bind(const ModelWeights& weights) = 0;
 };
 

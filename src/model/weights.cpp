@@ -28,6 +28,7 @@ class WeightLoader {
     const GgufTensor* tensor;
     Weight* weight;  // null: a vector
     Vector* vector;
+    std::byte* to = nullptr;  // of a matrix; null: used in place
   };
   std::uint64_t bytes_in_memory(const Wanted& wanted) const;
   Status report(std::uint64_t done) const;
@@ -174,7 +175,15 @@ Status WeightLoader::read_all(LoadedWeights& into) {
   DECANT_ASSIGN(into.arena_,
                 PageMemory::reserve(static_cast<std::size_t>(store != nullptr ? 0 : arena_bytes)));
 
+  // A lack of memory is told before anything is read.
   std::byte* next = into.arena_.data();
+  for (Wanted& w : wanted_) {
+    const std::uint64_t bytes = bytes_in_memory(w);
+    if (bytes == 0) continue;
+    DECANT_ASSIGN(w.to, store != nullptr ? store->take_matrix(bytes) : next);
+    if (store == nullptr) next += *checked_round_up(bytes, kWeightAlignment);
+  }
+
   DECANT_TRY(report(0));
   for (const Wanted& w : wanted_) {
     if (w.weight == nullptr) {
@@ -182,14 +191,12 @@ Status WeightLoader::read_all(LoadedWeights& into) {
       DECANT_TRY(file_.read(*w.tensor, bytes));
       w.vector->resize(static_cast<std::size_t>(w.tensor->elements()));
       dequantise(w.tensor->type, bytes.data(), w.vector->size(), w.vector->data());
-    } else if (const std::uint64_t bytes = bytes_in_memory(w)) {
-      DECANT_ASSIGN(std::byte* const to, store != nullptr ? store->take_matrix(bytes) : next);
-      if (store == nullptr) next += *checked_round_up(bytes, kWeightAlignment);
+    } else if (w.to != nullptr) {
       if (options_.packing != nullptr)
-        DECANT_TRY(read_packed(w, to));
+        DECANT_TRY(read_packed(w, w.to));
       else
-        DECANT_TRY(read_as_it_is(w, to));
-      w.weight->data = to;
+        DECANT_TRY(read_as_it_is(w, w.to));
+      w.weight->data = w.to;
     } else {
       w.weight->data = file_.mapped_data(*w.tensor);
     }

@@ -12,7 +12,7 @@ namespace decant::detail {
 
 struct WeightOptions {
   const Packing* packing = nullptr;  // by the threads of `pool`; null: as the file has them
-  WeightStore* store = nullptr;      // of packed matrices; null: the arena
+  WeightStore* store = nullptr;      // of packed matrices (needs `packing`); null: the arena
   bool mapped = false;   // not packed: point into the file, which must then outlive the weights
   bool measure = false;  // read nothing, only say what it would take
   ThreadPool* pool = nullptr;

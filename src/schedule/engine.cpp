@@ -6,6 +6,7 @@
 #include "backend/cpu/cpu.hpp"
 #include "backend/reference/reference.hpp"
 #include "base/float_mode.hpp"
+#include "model/fingerprint.hpp"
 #include "model/forward.hpp"
 
 namespace decant::detail {
@@ -58,14 +59,20 @@ Result<std::shared_ptr<Engine>> Engine::create(std::shared_ptr<const Gguf> file,
   DECANT_ASSIGN(engine->weights_, LoadedWeights::load(*file, engine->spec_, weights));
   DECANT_ASSIGN(engine->backend_, engine_backend(engine->spec_, engine->weights_,
                                                  engine->pool_->n_workers(), options, false));
+  KvConfig kv = options.kv;
+  DECANT_ASSIGN(const std::uint64_t kv_bytes, KvCache::pool_bytes(engine->spec_.kv_groups, kv));
+  DECANT_ASSIGN(kv.memory, engine->backend_->take_pages(kv_bytes));
   weights.measure = false;
   weights.pool = engine->pool_.get();
   weights.store = engine->backend_->weight_store();
   DECANT_ASSIGN(engine->weights_, LoadedWeights::load(*file, engine->spec_, weights));
+  DECANT_ASSIGN(engine->fingerprint_, model_fingerprint(*file));
+  for (const std::uint64_t word :
+       {options.rounding, static_cast<std::uint64_t>(options.activations)})
+    engine->fingerprint_ = hash_word(engine->fingerprint_, word);
+  kv.salt = hash_word(hash_word(engine->fingerprint_, static_cast<std::uint64_t>(kv.keys)),
+                      static_cast<std::uint64_t>(kv.values));
   if (weights.mapped) engine->file_ = std::move(file);
-  KvConfig kv = options.kv;
-  DECANT_ASSIGN(const std::uint64_t kv_bytes, KvCache::pool_bytes(engine->spec_.kv_groups, kv));
-  DECANT_ASSIGN(kv.memory, engine->backend_->take_pages(kv_bytes));
   DECANT_ASSIGN(engine->kv_, KvCache::create(engine->spec_.kv_groups, kv));
   engine->kv_->set_access(*engine->backend_);
   engine->overlaps_ = !options.manual && engine->backend_->runs_by_itself();

@@ -31,6 +31,7 @@ namespace decant::detail {
 struct EngineOptions {
   const CpuKernels* kernels = nullptr;  // of the CPU backend
   bool cuda = false;                    // neither of the two: the reference backend
+  std::uint64_t rounding = 0;           // another number for each backend: pages are not exchanged
   CudaOptions cuda_options;
   int max_positions = 1;  // of a sequence
   int n_sampled = 0;      // ids of the tokenizer, not of padding: only these are chosen
@@ -65,6 +66,8 @@ class Engine {
   const ModelSpec& spec() const { return spec_; }
   const std::shared_ptr<KvCache>& kv() const { return kv_; }
   const LoadedWeights& weights() const { return weights_; }
+  /// Of the model and how it is computed; without the types of the KV cache.
+  const Hash128& fingerprint() const { return fingerprint_; }
   std::uint64_t backend_bytes() const { return backend_->memory_bytes(); }
   void read_metrics(ModelMetrics& metrics) const noexcept;
   /// Whether this thread is in a step, that is inside a callback.
@@ -151,6 +154,7 @@ class Engine {
   std::shared_ptr<const Gguf> file_;
   ModelSpec spec_;
   LoadedWeights weights_;
+  Hash128 fingerprint_;
   std::shared_ptr<KvCache> kv_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<ThreadPool> pool_;

@@ -100,7 +100,7 @@ struct QueryTile {
 /// One channel of the keys of a page: acc[N] += q[N] k, acc of a query `Stride` apart.
 template <int N, int Stride>
 DECANT_VEC void add_channel(const float* q, F k, F* acc) {
-  q = again(q);
+  q = reloaded(q);
   DECANT_UNROLL(16)
   for (int i = 0; i < N; ++i) acc[i * Stride] = f_fma(f_set(q[i]), k, acc[i * Stride]);
 }
@@ -218,8 +218,7 @@ DECANT_KERNEL void split_values(const AttendArgs& a, const QueryTile<N>& tile, i
     const std::byte* values[kCpuMaxPages];
     for (int p = 0; p < n; ++p) {
       values[p] = page_values_of<Kv>(a, page + p, p);
-      if (page + n + p > last_page) continue;
-      prefetch_values(a, page + n + p);
+      if (page + n + p <= last_page) prefetch_values(a, page + n + p);
     }
     int from[N], to[N];
     for (int i = 0; i < N; ++i) {

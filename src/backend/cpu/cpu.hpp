@@ -8,8 +8,8 @@
 
 namespace decant::detail {
 
-/// `spec` and `weights` (packed) must outlive the backend. All memory is taken here:
-/// std::bad_alloc. `max_positions`: the longest sequence.
+/// `spec` and `weights` (packed) must outlive the backend; types and shapes are read here, numbers
+/// may come later. All memory is taken here: std::bad_alloc.
 std::unique_ptr<Backend> make_cpu_backend(const ModelSpec& spec, const ModelWeights& weights,
                                           const BackendLimits& limits, const CpuKernels& kernels);
 

@@ -10,7 +10,7 @@ inline constexpr int kActBlock = 32;
 
 /// 32 activations as int8: x is about d * q. One cache line. Activations as int16 are two of these:
 /// x is about d * (254 q + q of the second), the sums are of the whole, and the second has only q.
-/// (AVX2 has the sums 254 q + q in their place, see matmul_avx2.inl.hpp.)
+/// AVX2 keeps the int16 themselves there, see matmul_avx2.inl.hpp.
 struct alignas(64) ActBlock {
   std::int8_t q[kActBlock];
   float d;             // max |x| / 127, or / 32385

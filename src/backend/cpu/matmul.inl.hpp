@@ -163,7 +163,6 @@ DECANT_VEC F add_minimums(const Format& f, const ActBlock* a, F acc) {
 /// tokens meet one half of the columns, then the other.
 template <class Format, int T, bool Wide>
 DECANT_VEC void add_block(const Format& f, const ActBlock* acts, std::size_t act_stride, F* acc) {
-  if constexpr (kWords && Wide) return add_words<Format, T>(f, acts, act_stride, acc);
   constexpr int kScales = Format::kHalves ? 2 : 1, kParts = kScales > kPasses ? kScales : kPasses;
   constexpr bool kShares = kParts > kScales;  // both halves have one scale
   Codes c;
@@ -208,7 +207,11 @@ DECANT_KERNEL void matmul_tile(const std::byte* p, int n_blocks, const ActBlock*
     prefetch_lines<Format::kBits>(block + kAhead);
     if (Format::kScaleBytes == 64 || b % 2 == 1)
       prefetch_lines<1>(block + kAhead + 64 * Format::kBits);
-    add_block<Format, T, Wide>(f, acts + kStep * static_cast<std::size_t>(b), act_stride, acc);
+    const ActBlock* const x = acts + kStep * static_cast<std::size_t>(b);
+    if constexpr (kWords && Wide)
+      add_words<Format, T>(f, x, act_stride, acc);
+    else
+      add_block<Format, T, Wide>(f, x, act_stride, acc);
   }
   DECANT_UNROLL(16)
   for (int t = 0; t < T; ++t) f_store(out + static_cast<std::size_t>(t) * out_stride, acc[t]);

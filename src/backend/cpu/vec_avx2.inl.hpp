@@ -22,9 +22,9 @@ DECANT_VEC F f_set(float a) {
   const __m256 v = _mm256_set1_ps(a);
   return {v, v};
 }
-/// Numbers are broadcast again for each vector that they meet: kept in registers, they would drive
-/// sums out of them.
-DECANT_VEC const float* again(const float* p) {
+/// Kept in registers, numbers would drive sums out of them. Volatile: else the compiler sees that
+/// both pointers are the same.
+DECANT_VEC const float* reloaded(const float* p) {
 #if defined(__GNUC__) || defined(__clang__)
   asm volatile("" : "+r"(p));
 #endif

@@ -16,7 +16,7 @@ struct B {
 DECANT_VEC F f_load(const float* p) { return {_mm512_loadu_ps(p)}; }
 DECANT_VEC void f_store(float* p, F a) { _mm512_storeu_ps(p, a.v); }
 DECANT_VEC F f_set(float a) { return {_mm512_set1_ps(a)}; }
-DECANT_VEC const float* again(const float* p) { return p; }
+DECANT_VEC const float* reloaded(const float* p) { return p; }
 DECANT_VEC F f_add(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
 DECANT_VEC F f_sub(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 DECANT_VEC F f_mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }

@@ -24,7 +24,7 @@ DECANT_VEC void f_store(float* p, F a) {
   for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.v[i]);
 }
 DECANT_VEC F f_set(float a) { DECANT_QUARTERS(F, vdupq_n_f32(a)); }
-DECANT_VEC const float* again(const float* p) { return p; }
+DECANT_VEC const float* reloaded(const float* p) { return p; }
 DECANT_VEC F f_add(F a, F b) { DECANT_QUARTERS(F, vaddq_f32(a.v[i], b.v[i])); }
 DECANT_VEC F f_sub(F a, F b) { DECANT_QUARTERS(F, vsubq_f32(a.v[i], b.v[i])); }
 DECANT_VEC F f_mul(F a, F b) { DECANT_QUARTERS(F, vmulq_f32(a.v[i], b.v[i])); }

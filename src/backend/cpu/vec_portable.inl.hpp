@@ -27,7 +27,8 @@ DECANT_VEC void f_store(float* p, F a) {
   for (int i = 0; i < 16; ++i) p[i] = a.v[i];
 }
 DECANT_VEC F f_set(float a) { DECANT_LANES(F, a); }
-DECANT_VEC const float* again(const float* p) { return p; }
+/// p. Where registers are few, numbers behind it are loaded anew.
+DECANT_VEC const float* reloaded(const float* p) { return p; }
 DECANT_VEC F f_add(F a, F b) { DECANT_LANES(F, a.v[i] + b.v[i]); }
 DECANT_VEC F f_sub(F a, F b) { DECANT_LANES(F, a.v[i] - b.v[i]); }
 DECANT_VEC F f_mul(F a, F b) { DECANT_LANES(F, a.v[i] * b.v[i]); }

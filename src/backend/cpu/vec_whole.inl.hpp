@@ -18,8 +18,8 @@ DECANT_VEC I dot_columns(I acc, const B* codes, const std::int8_t* q) {
   return acc;
 }
 
-inline constexpr bool kWords =
-    false;  // has no store_words and add_words; names of what is discarded
+// No store_words and add_words: names of what is discarded.
+inline constexpr bool kWords = false;
 DECANT_VEC void store_words(ActBlock*, I, I) {}
 template <class Format, int T>
 DECANT_VEC void add_words(const Format&, const ActBlock*, std::size_t, F*);

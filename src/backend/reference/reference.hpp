@@ -10,7 +10,8 @@
 
 namespace decant::detail {
 
-/// `spec` and `weights` must outlive the backend. All memory is taken here: std::bad_alloc.
+/// `spec` and `weights` must outlive the backend; types and shapes are read here, numbers may come
+/// later. All memory is taken here: std::bad_alloc.
 std::unique_ptr<Backend> make_reference_backend(const ModelSpec& spec, const ModelWeights& weights,
                                                 const BackendLimits& limits);
 
